@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from perfkit._location import Location
 from perfkit.measures.results.loop import LoopPart, LoopTime, ordinal
 from perfkit.measures.steps.loop_time import measure_loop_time
+from perfkit.measures.steps.typical_step import measure_mean_step
 from perfkit.run.merging import merged_in_blocks
 from perfkit.run.records import LineCaller, LineRow, Lines, Phase, Phases, RareStep, Step, TracedLine
 
@@ -35,8 +36,8 @@ def every(period: int, long: float, count: int = 200, short: float = 10.0) -> li
     return [long if number % period == period - 1 else short for number in range(count)]
 
 
-def measured(rows: list[Step], lines: Lines | None = None) -> LoopTime:
-    found = measure_loop_time(rows, lines)
+def measured(rows: list[Step], lines: Lines | None = None, *, after_ms: float = 0) -> LoopTime:
+    found = measure_loop_time(rows, lines, rows[-1].start_ns + rows[-1].wall_ns + round(after_ms * MS))
     assert found is not None
     return found
 
@@ -119,6 +120,55 @@ def test_two_much_longer_steps_are_a_rhythm_where_the_second_comes_as_late_after
     rows = steps(*(400.0 if n in long else 10.0 for n in range(44 if 20 not in long else 62)))
 
     assert [one.every for one in measured(rows).rare] == ([period] if period else [])
+
+
+@pytest.mark.parametrize(
+    ("long", "after_ms", "count", "period"),
+    [(20, 380, 40, 20), (19, 380, 40, 20), (20, 100, 40, None), (20, 380, 44, None), (12, 380, 40, None)],
+    ids=["at the begin of the second", "at the end of the first", "not after the last", "not half", "elsewhere"],
+)
+def test_one_much_longer_step_is_a_rhythm_of_two_epochs_where_the_program_goes_on_as_long_after_the_last(
+    long: int, after_ms: float, count: int, period: int | None
+) -> None:
+    rows = steps(*(400.0 if n == long else 10.0 for n in range(count)))
+
+    found = measured(rows, after_ms=after_ms)
+
+    assert [one.every for one in found.rare if one.every] == ([period] if period else [])
+
+
+def with_validation(rows: list[Step], number: int, kind: Any) -> list[Step]:
+    row = rows[number]
+    phases = msgspec.structs.replace(row.phases_ns, validation=200 * MS)
+    changed = msgspec.structs.replace(row, kind=kind, wall_ns=row.wall_ns + 200 * MS, phases_ns=phases)
+    return [*rows[:number], changed, *rows[number + 1 :]]
+
+
+def test_a_validation_that_a_recorded_step_alone_has_counts_in_proportion() -> None:
+    # Half of the steps are recorded.
+    rows = [
+        msgspec.structs.replace(row, kind="window" if 10 <= row.step < 30 else "timed") for row in steps(*[10] * 42)
+    ]
+    found = measured(with_validation(rows, 15, "lines"))
+
+    assert abs(found.of("validation") - 200 * MS * 20 / 42) < 1 * MS
+    assert found.total_ns == sum(row.wall_ns for row in with_validation(rows, 15, "lines"))
+    mean = measure_mean_step(with_validation(rows, 15, "lines"))
+    assert mean is not None
+    assert mean.phases_ns.validation is not None
+    assert abs(mean.phases_ns.validation - 200 * MS / 42) < 0.1 * MS
+    assert abs(mean.wall_ns - 10 * MS - mean.phases_ns.validation) < 0.5 * MS
+
+
+@pytest.mark.parametrize("kind", ["ops", "dry"])
+def test_a_validation_whose_ops_were_intercepted_does_not(kind: str) -> None:
+    assert measured(with_validation(steps(*[10] * 42), 15, kind)).of("validation") == 0
+
+
+def test_timed_validations_stand_for_those_of_recorded_steps() -> None:
+    rows = with_validation(with_validation(steps(*[10] * 42), 15, "lines"), 30, "timed")
+
+    assert measured(rows).of("validation") == 200 * MS
 
 
 def test_a_long_step_that_was_recorded_is_one_of_the_rhythm_if_others_of_its_kind_are_short() -> None:

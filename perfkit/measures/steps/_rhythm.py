@@ -64,13 +64,19 @@ def find_rhythms(seen: Sequence[int], beyond: Mapping[int, int]) -> list[Rhythm]
     return found
 
 
-def rhythm_of_epochs(long: Sequence[int], last: int) -> Rhythm | None:
+def rhythm_of_epochs(long: Sequence[int], last: int, *, goes_on: bool = False) -> Rhythm | None:
     """The rhythm of two or more long steps, where each comes as late after the one before as the first of them came.
 
     So does what a program does after each epoch, of which a short run has two or three. ``last`` is the last position.
+    With ``goes_on`` the program did as much after its last step: a single long one is then that of the first of two
+    epochs of the same length.
     """
     at = sorted(set(long))
-    for period in (at[0], at[0] + 1) if len(at) > 1 else ():
+    if len(at) == 1:
+        half, rest = divmod(last + 1, 2)
+        is_first = goes_on and not rest and at[0] in (half - 1, half)
+        return Rhythm(half, at[0] % half) if is_first and half >= _MIN_PERIOD else None
+    for period in (at[0], at[0] + 1):
         if period >= _MIN_PERIOD and at == list(range(at[0], last + 1, period)):
             return Rhythm(period, at[0] % period)
     return None

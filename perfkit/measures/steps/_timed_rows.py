@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter
 
-from perfkit.run.records import PHASES, Phase, Step
+from perfkit.run.records import PHASES, Phase, Step, StepKind
 
 #: The first steps include what happens once (allocator, caches, threads, autotuning): torch's own schedule
 #: example waits one step and warms up one. They are left out where enough others remain.
 _WARM_UP = 2
 #: So many times as long as any other is a first step that imports and makes what is used later (chosen).
 _FIRST = 2
+
+#: Recorded steps whose validation takes about as long as in others: no op is intercepted in them.
+_LIKE_TIMED: tuple[StepKind, ...] = ("warmup", "window", "lines")
 
 
 def own_rows(rows: Sequence[Step]) -> list[Step]:
@@ -37,6 +40,24 @@ def timed_rows(rows: Sequence[Step]) -> tuple[list[Step], dict[str, int]]:
     excluded["warm-up"] = sum(row.steps for row in timed) - sum(row.steps for row in kept)
     timed = kept
     return timed, {reason: count for reason, count in excluded.items() if count}
+
+
+def recorded_validation(rows: Sequence[Step], timed: Sequence[Step]) -> tuple[int, int]:
+    """Validation that recorded steps alone show, and in how many of them; scaled to the number of timed steps.
+
+    A short run validates once or twice, and that step may be a recorded one. Where timed steps have a validation, they
+    stand for all.
+    """
+    if not timed or any(row.phases_ns.validation for row in timed):
+        return 0, 0
+    own = own_rows(rows)
+    found = [
+        min(row.wall_ns, row.phases_ns.validation)
+        for row in own
+        if row.kind in _LIKE_TIMED and row.steps == 1 and row.phases_ns.validation
+    ]
+    share = sum(row.steps for row in timed) / sum(row.steps for row in own)
+    return round(share * sum(found)), len(found)
 
 
 def work_column(rows: Sequence[Step]) -> list[int | None]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from perfkit.measures.results.loop import MUCH_LONGER, LoopPart, LoopTime, LoopUse, StepGrowth
 from perfkit.measures.steps._rare_lines import line_of
 from perfkit.measures.steps._rhythm import Rhythm, find_rhythms, rhythm_of_epochs
-from perfkit.measures.steps._timed_rows import own_rows, phase_columns, timed_rows
+from perfkit.measures.steps._timed_rows import own_rows, phase_columns, recorded_validation, timed_rows
 from perfkit.measures.steps.step_growth import step_growth
 from perfkit.run.records import PHASES, Lines, Phase, Step
 
@@ -19,6 +19,8 @@ from perfkit.run.records import PHASES, Lines, Phase, Step
 _LONG = 0.5
 #: It is also so many deviations above the level: few in a rhythm, which chance alone does not have, and more without.
 _IN_RHYTHM, _IRREGULAR = 2, 4
+#: What follows the last step takes at least this share of a long one, if it is what comes after each epoch (chosen).
+_LIKE_A_LONG_ONE = 0.5
 #: A single step that takes more of the loop is work of its own, by a plain majority.
 _MOST = 0.5
 
@@ -39,11 +41,13 @@ def measure_loop_time(rows: Sequence[Step], lines: Lines | None = None, ended_ns
     single = [piece for piece in pieces if piece.row.steps == 1] or pieces
     usual_ns = round(median(piece.own_ns / piece.row.steps for piece in single))
     typical_ns = growth.first_ns if growth is not None else usual_ns
-    split = _TimedParts(pieces, typical_ns, growth, _traced_rare_step(rows, lines), _long_recorded(rows))
+    after_ns = max(0, ended_ns - rows[-1].start_ns - rows[-1].wall_ns) if ended_ns is not None else 0
+    split = _TimedParts(pieces, typical_ns, growth, _traced_rare_step(rows, lines), _long_recorded(rows), after_ns)
+    validation = recorded_validation(rows, timed)
     parts = [
         *split.parts(lines),
         *_phase_parts(timed),
-        *_other_rows(rows, timed, split.traced),
+        *_other_rows(rows, timed, split.traced, validation),
         LoopPart(use="between", total_ns=_between(rows)),
     ]
     found = [part for part in parts if part.total_ns]
@@ -52,7 +56,7 @@ def measure_loop_time(rows: Sequence[Step], lines: Lines | None = None, ended_ns
         steps=sum(row.steps for row in timed) + (split.traced is not None),
         typical_ns=typical_ns,
         parts=tuple(found),
-        after_ns=max(0, ended_ns - rows[-1].start_ns - rows[-1].wall_ns) if ended_ns is not None else 0,
+        after_ns=after_ns,
     )
 
 
@@ -107,8 +111,9 @@ def _long_recorded(rows: Sequence[Step]) -> list[int]:
 class _TimedParts:
     """The timed rows' own time: typical, growth, rare by rhythm, irregular.
 
-    ``recorded`` are positions of long steps that are not timed. ``traced`` is the rare step that was traced by line, as
-    if it had taken no longer than the others of its rhythm; None where it is of none.
+    ``recorded`` are positions of long steps that are not timed, ``after_ns`` is how long the program ran on.
+    ``traced`` is the rare step that was traced by line, as if it had taken no longer than the others of its rhythm;
+    None where it is of none.
     """
 
     def __init__(
@@ -118,6 +123,7 @@ class _TimedParts:
         growth: StepGrowth | None,
         traced: _TimedRow | None,
         recorded: Sequence[int],
+        after_ns: int,
     ) -> None:
         self._pieces = list(pieces)
         self._typical_ns = typical_ns
@@ -141,7 +147,9 @@ class _TimedParts:
         much = {position for position, ns in self._long.items() if ns > (MUCH_LONGER - 1) * typical_ns}
         if not self._rhythms and much:
             last = max(piece.position + piece.row.steps for piece in pieces) - 1
-            epochs = rhythm_of_epochs([*much, *recorded], last)
+            # What comes after each epoch comes after the last one too, in no step.
+            shortest = min(beyond[position] for position in much)
+            epochs = rhythm_of_epochs([*much, *recorded], last, goes_on=after_ns > _LIKE_A_LONG_ONE * shortest)
             self._rhythms += [epochs] if epochs is not None and much & timed else []
         #: What a step of the rhythm takes beyond the level.
         self._each = {
@@ -249,10 +257,12 @@ def _phase_parts(timed: Sequence[Step]) -> Iterable[LoopPart]:
     return [LoopPart(use=use, total_ns=ns, steps=steps) for use, (ns, steps) in totals.items()]
 
 
-def _other_rows(rows: Sequence[Step], timed: Sequence[Step], traced: _TimedRow | None) -> Iterable[LoopPart]:
+def _other_rows(
+    rows: Sequence[Step], timed: Sequence[Step], traced: _TimedRow | None, validation: tuple[int, int]
+) -> Iterable[LoopPart]:
     """Rows that are not timed steps of training: of another mode, recorded, or the first ones.
 
-    Of the rare step that was ``traced`` they have what its tracing took.
+    Of the rare step that was ``traced`` they have what its tracing took; the ``validation`` of recorded ones is apart.
     """
     chosen = {id(row) for row in timed}
     own = {id(row) for row in own_rows(rows)}
@@ -268,6 +278,12 @@ def _other_rows(rows: Sequence[Step], timed: Sequence[Step], traced: _TimedRow |
         counted = traced is not None and row is traced.row
         totals[use][0] += row.wall_ns - (traced.own_ns if counted and traced is not None else 0)
         totals[use][1] += row.steps - counted
+    ns, steps = validation
+    if ns:
+        totals["recorded"][0] -= ns
+        totals["recorded"][1] -= steps
+        totals["validation"][0] += ns
+        totals["validation"][1] += steps
     return [LoopPart(use=use, total_ns=ns, steps=steps) for use, (ns, steps) in totals.items()]
 
 

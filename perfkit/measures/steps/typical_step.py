@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+import msgspec
+
 from perfkit.measures.results.steps import MeanStep, StepBreakdown, TypicalStep
-from perfkit.measures.steps._timed_rows import own_rows, phase_columns, timed_rows
+from perfkit.measures.steps._timed_rows import own_rows, phase_columns, recorded_validation, timed_rows
 from perfkit.run.records import PHASES, Phases, Step, Waits
 
 #: Of the steps left, those whose wall time lies in the middle 80 % are averaged: phases then sum to the
@@ -24,8 +26,19 @@ def measure_typical_step(rows: Sequence[Step]) -> TypicalStep | None:
 
 
 def measure_mean_step(rows: Sequence[Step]) -> MeanStep | None:
-    """Mean step and phases of all timed steps; None where no step was timed."""
-    return _mean(MeanStep, rows, 0)
+    """Mean step and phases of all timed steps; None where no step was timed.
+
+    It has the validation of recorded steps where no timed one has any.
+    """
+    mean = _mean(MeanStep, rows, 0)
+    if mean is None:
+        return None
+    validation, _ = recorded_validation(rows, timed_rows(rows)[0])
+    if not validation:
+        return mean
+    each = round(validation / mean.steps)
+    phases = msgspec.structs.replace(mean.phases_ns, validation=each)
+    return msgspec.structs.replace(mean, wall_ns=mean.wall_ns + each, phases_ns=phases)
 
 
 def _mean(kind: type[_Breakdown], rows: Sequence[Step], trim: float) -> _Breakdown | None:

@@ -167,6 +167,8 @@ class Attachments:
 
         Not earlier: perfkit must not be what starts CUDA in a process that may fork, or train on the CPU.
         """
+        if self.hooks is not None:
+            self.hooks.look_again()
         self.waits.attach_when_ready()
         self.reduced.read_if_due(self._clock.step_num)
         self._processor_energy.read_if_due(self._clock.step_num)

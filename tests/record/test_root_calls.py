@@ -63,6 +63,24 @@ def test_calls_from_outside_are_seen_also_after_the_first_ones() -> None:
     assert "__call__" not in vars(Block)
 
 
+def test_a_model_that_is_called_after_many_calls_of_another_one_is_seen_when_looked_for_again() -> None:
+    block, late = Block(), torch.nn.Linear(2, 2)
+    call = torch.nn.Module.__call__
+    with Seen() as seen:
+        for _ in range(20):
+            block(torch.ones(2))
+        late(torch.ones(2))
+        seen.calls.look_again()
+        late(torch.ones(2))
+        for _ in range(20):
+            block(torch.ones(2))
+        assert torch.nn.Module.__call__ is call
+        late(torch.ones(2))
+
+    assert Counter(map(type, seen)) == {Block: 40, torch.nn.Linear: 2}
+    assert torch.nn.Module.__call__ is call
+
+
 def test_a_class_with_its_own_call_and_its_subclasses_are_seen_once_per_call() -> None:
     class More(Logged):
         pass

@@ -75,6 +75,9 @@ class LoopObserver:
         self._thread = -1
         self._patches.undo()
 
+    def look_again(self) -> None:
+        """A pause between two steps; calls of modules are not seen here."""
+
     def finish(self) -> None:
         """The loop is over; nothing is open here."""
 

@@ -2,7 +2,8 @@
 
 Hooks on modules would cost every call of every module (see `torch_hooks`). Instead ``torch.nn.Module.__call__`` is
 replaced until the first few calls have come, but not while one runs, and from then on only the ``__call__`` of their
-classes is. A model that is called for the first time later, and is of a class of its own, is not seen.
+classes is. `look_again` sees the next few calls so, in a program that begins with many calls of one model (a rollout).
+A model that is called for the first time later, and is of a class of its own, is not seen.
 
 Dynamo compiles again what it compiled while a method was replaced that is put back later. So in a program that uses
 torch.compile, only the calls of its compiled modules are seen, which happen outside of what Dynamo compiles.
@@ -25,6 +26,9 @@ from perfkit.ranges import dynamo
 #: Calls from outside by which the classes are found: a usual step has two or three, of its models and of its loss.
 _FIRST_CALLS = 16
 
+#: How often `look_again` looks: it takes 0.2 ms for each of these calls.
+_MAX_LOOKS = 3
+
 #: What is called before a call, with the module and its arguments; what it returns is called after the call.
 Before = Callable[[Any, Any], Callable[[], None] | None]
 
@@ -40,7 +44,7 @@ class RootCalls:
         self._of_classes = Patches()
         self._compile = Patches()
         self._classes: set[type] = set()
-        self._calls = 0
+        self._calls = self._looks = 0
         self._inside = False
 
     def attach(self) -> None:
@@ -50,6 +54,13 @@ class RootCalls:
         else:
             self._see_all()
             self._compile.wrap(torch, "compile", self._before_compile)
+
+    def look_again(self) -> None:
+        """Find the classes of the next calls as well; called between steps, where it does so three times."""
+        # Not where a compiler is in use.
+        if self._compile and self._calls >= _FIRST_CALLS and self._looks < _MAX_LOOKS and not dynamo.has_compiled():
+            self._calls, self._looks = 0, self._looks + 1
+            self._see_all()
 
     def detach(self) -> None:
         """Undo all patches."""

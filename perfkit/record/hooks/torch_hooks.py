@@ -71,12 +71,8 @@ class LoopHooks(LoopObserver):
         #: Called with each module that an evaluation calls with gradients enabled; and at its `torch.autograd.grad`.
         self.on_graph: Callable[[Any], None] = lambda module: None
         self.on_grad: Callable[[], None] = lambda: None
-        self._on_epoch_end = on_epoch_end
-        self._on_evaluation = on_evaluation
-        self._on_thread = on_thread
-        self._fetches = 0
-        self._engines = 0
-        self._optimizing = 0
+        self._on_epoch_end, self._on_evaluation, self._on_thread = on_epoch_end, on_evaluation, on_thread
+        self._fetches = self._engines = self._optimizing = 0
         self._closures = Closures(clock)
         self._loaders: dict[int, Mode] = {}
         self._doubted: int | None = None
@@ -115,6 +111,10 @@ class LoopHooks(LoopObserver):
         """Undo all patches."""
         super().detach()
         self._roots.detach()
+
+    def look_again(self) -> None:
+        """See which modules are called after the first steps, too."""
+        self._roots.look_again()
 
     def _trains_here(self) -> bool:
         """Whether this thread trains: the first one that calls a backward or an optimizer does, until it ends."""
@@ -334,8 +334,7 @@ class LoopHooks(LoopObserver):
         def step(scaler: Any, *args: Any, **kwargs: Any) -> Any:
             if get_ident() != self._thread or not self._clock.running or self._optimizing:
                 return original(scaler, *args, **kwargs)
-            optimizer = args[0] if args else kwargs.get("optimizer")
-            self._optimizer_begins(optimizer)
+            self._optimizer_begins(optimizer := args[0] if args else kwargs.get("optimizer"))
             try:
                 return original(scaler, *args, **kwargs)
             finally:

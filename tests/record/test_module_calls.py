@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+import torchmetrics
 from torch import nn
 
 from perfkit.record.samplers.line_tracer import LineTracer
@@ -50,6 +51,23 @@ def test_a_repeated_call_with_a_backward_counts_with_it() -> None:
         (one + other).backward()
 
     assert [calls.again_backward for calls in traced(step)] == [False, True]
+
+
+def test_a_metric_whose_value_a_statement_drops_is_told_from_one_that_is_read() -> None:
+    metric, own = torchmetrics.MeanMetric(), nn.Identity()
+    values = torch.ones(4)
+
+    def step() -> None:
+        metric(values)
+        own(values)
+        read = metric(values)
+        metric.update(read)
+
+    assert [(calls.module, calls.drops_value) for calls in traced(step)] == [
+        ("MeanMetric", True),
+        ("Identity", False),
+        ("MeanMetric", False),
+    ]
 
 
 def test_another_or_a_changed_input_is_not_repeated() -> None:

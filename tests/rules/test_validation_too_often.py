@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+import pytest
+
 from perfkit._location import Location
 from perfkit.rules.python import validation_too_often
 from perfkit.run.records import LineRow, Lines, ModuleCalls, RareStep, RegrownInputs, StepInterval, TracedLine
@@ -121,6 +124,51 @@ def test_a_validation_that_asks_a_model_the_same_again_is_mended_where_it_does(b
     assert finding.change.line == 95
     assert "Net is called 40 times in one, many of them with an input that it had before." in finding.message
     assert "Call Net once per input" in finding.advice
+
+
+def test_a_metric_whose_value_nothing_reads_is_to_be_updated(build: Any) -> None:
+    def found(host_ms: int, **more: Any) -> Any:
+        calls = ModuleCalls(module="EnergyScore", calls=16, host_ns=host_ms * MS, **more)
+        line = TracedLine(
+            file="train.py", line=73, function="Net.validation_step", owner="user", phase="validation", runs=16,
+            host_ns=90 * MS, modules=(calls,),
+        )  # fmt: skip
+        lines = Lines(period_ns=MS, steps=40, rare_step=RareStep(step=19, lines=(line,)))
+        every = build.mean_step(18, forward=4, backward=4, validation=10)
+        [finding] = build.findings(validation_too_often, build.step(12, backward=4), every, lines)
+        return finding
+
+    finding = found(80, drops_value=True)
+    assert finding.change.line == 73
+    assert "EnergyScore is called 16 times in one, and nothing reads the value that it returns." in finding.message
+    assert finding.advice.startswith("Call update() of EnergyScore")
+    assert "update()" not in found(80).advice
+    assert "update()" not in found(40, drops_value=True).advice
+
+
+@pytest.mark.parametrize(
+    ("calls", "reduced"),
+    [
+        (("TrainingArguments", "compute_metrics"), True),
+        (("TrainingArguments", "compute_metrics", "preprocess_logits_for_metrics"), False),
+        (("TrainingArguments",), False),
+        (("compute_metrics",), False),
+    ],
+)
+def test_a_trainer_that_keeps_all_logits_for_its_metrics_is_to_reduce_them(
+    calls: tuple[str, ...], *, reduced: bool, build: Any
+) -> None:
+    places = {name: (location(40 + n, "main"),) for n, name in enumerate(calls)}
+    rank = build.rank(calls=places)
+    trains = msgspec.structs.replace(row(60, "main", "backward", 30), within={"transformers": 30})
+    lines = Lines(period_ns=MS, steps=40, rows=(trains,))
+    every = build.mean_step(18, forward=4, backward=4, validation=10)
+
+    [finding] = build.findings(validation_too_often, build.step(12, backward=4), every, lines, rank)
+
+    assert finding.spent.line == 60
+    assert ("preprocess_logits_for_metrics" in finding.advice) is reduced
+    assert not reduced or finding.change.line == 41
 
 
 NET = ModuleCalls(module="Net", calls=4, host_ns=10 * MS)

@@ -31,6 +31,7 @@ from perfkit._location import Location
 from perfkit._raised_signals import leave_to_program
 from perfkit.record.input_slices import slices_of, version_of
 from perfkit.record.program_values import is_plain, is_tensor, is_tracing, unseen, values_in, without_modes
+from perfkit.record.samplers.dropped_metrics import drops_value
 from perfkit.record.samplers.input_padding import padding_of_longest
 from perfkit.record.samplers.sample_loops import items_of_loop
 from perfkit.run.records import ModuleCalls, Phase
@@ -115,7 +116,7 @@ class _SiteSums:
     """The calls of one module from one line."""
 
     def __init__(self, call: ModuleCall, passed: tuple[int, int]) -> None:
-        self.module, self.parts, self.passed = type(call.module).__name__, call.parts, passed
+        self.kind, self.parts, self.passed = type(call.module), call.parts, passed
         self.builds_graph = call.builds_graph
         #: After the first call: the gradients that were asked for alone, and what the module kept.
         self.grads, self.state = 0, call.state
@@ -272,6 +273,7 @@ class ModuleCallLog:
         """The modules that each line called."""
         rows: dict[Site, tuple[ModuleCalls, ...]] = {}
         for (site, _), sums in self._sums.items():
+            code, line = site
             # After an update of the parameters, only a result that no backward uses was not needed.
             calls = [
                 (took, updated, passed is not None and passed < self.backwards)
@@ -279,7 +281,7 @@ class ModuleCallLog:
             ]
             again = [(took, trained) for took, updated, trained in calls if not (updated and trained)]
             row = ModuleCalls(
-                module=sums.module,
+                module=sums.kind.__name__,
                 calls=sums.calls,
                 host_ns=sums.host_ns,
                 again=len(again),
@@ -296,6 +298,7 @@ class ModuleCallLog:
                 growing_ns=sums.growing_ns,
                 padded_ns=round(sum(took * share for took, share in sums.padded)) if sums.padded else None,
                 builds_graph=sums.builds_graph,
+                drops_value=drops_value(sums.kind, code.co_filename, line),
             )
             rows[site] = (*rows.get(site, ()), row)
         return rows

@@ -82,6 +82,8 @@ _CALLS = (
     "evaluation_strategy",
     "val_check_interval",
     "check_val_every_n_epoch",
+    "compute_metrics",
+    "preprocess_logits_for_metrics",
     "dataloader_num_workers",
     "dataloader_pin_memory",
     "dataloader_persistent_workers",

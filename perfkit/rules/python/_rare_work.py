@@ -24,7 +24,7 @@ _MIN_CALLS = 8
 #: (chosen).
 _IN_MODELS = 0.1
 #: Kinds of work that a step need not do.
-NOT_NEEDED = ("repeated", "recomputed", "samples")
+NOT_NEEDED = ("repeated", "recomputed", "samples", "metric")
 
 
 class RareWork(NamedTuple):
@@ -32,15 +32,15 @@ class RareWork(NamedTuple):
 
     Attributes:
         kind: "repeated" are calls with an input that the module had before, "recomputed" those of a frozen module most
-            of whose inputs it had in an earlier step, "samples" those with the samples of a collection one by one,
-            "single" others with one sample each: whether one needs the answer of another is not known. "calls" are all
-            others, and "line" is a line that calls no model.
+            of whose inputs it had in an earlier step, "metric" those of a metric whose value nothing reads, "samples"
+            those with the samples of a collection one by one, "single" others with one sample each: whether one needs
+            the answer of another is not known. "calls" are all others, and "line" is a line that calls no model.
         at: The line to edit: that of the loop for samples, and for repeated calls the one that repeats them.
         calls: Of the module; 0 for a line. With ``and_more`` the step was not traced to its end.
         share: The part (0 to 1) of the rare step's time that this is.
     """
 
-    kind: Literal["repeated", "recomputed", "samples", "single", "calls", "line"]
+    kind: Literal["repeated", "recomputed", "samples", "metric", "single", "calls", "line"]
     at: Location
     share: float
     module: str = ""
@@ -59,6 +59,7 @@ class RareWork(NamedTuple):
             "repeated": "many of them with an input that it had before",
             "recomputed": "most of them with inputs that it had in an earlier step, and nothing trains it",
             "samples": "one sample at a time",
+            "metric": "and nothing reads the value that it returns",
             "single": "with one sample each",
         }.get(self.kind)
         count = f"{'more than ' if self.and_more else ''}{self.calls:,} times"
@@ -81,6 +82,11 @@ class RareWork(NamedTuple):
             )
         if self.kind == "recomputed":
             return f"Call {self.module} once for each input, before the first such step, and keep its answers."
+        if self.kind == "metric":
+            return (
+                f"Call update() of {self.module}: calling the metric itself computes its value for this batch too, for "
+                "which most metrics run their update twice."
+            )
         return f"Call {self.module} once with all samples, under torch.inference_mode() where it needs no gradients."
 
 
@@ -117,6 +123,8 @@ def _not_needed(called: CalledLines, rows: Iterable[TracedLine], total_ns: int) 
             if ns > MAJORITY * total_ns:
                 at = calls.again_at or called.repeating_line(row, 1 + calls.same_most)
                 return RareWork("repeated", at, min(1.0, ns / total_ns), calls.module, calls.calls)
+            if calls.drops_value and calls.host_ns > MAJORITY * total_ns:
+                return RareWork("metric", row.at, min(1.0, calls.host_ns / total_ns), calls.module, calls.calls)
             outputs = known.get((row.file, row.line, calls.module))
             ns = round(calls.host_ns * outputs.again / outputs.inputs) if outputs is not None else 0
             if outputs is not None and ns > MAJORITY * total_ns:

@@ -37,6 +37,7 @@ from perfkit.ledger.step_budget import MAJORITY, MeanStepBudget
 from perfkit.measures.results.steps import TypicalStep
 from perfkit.rules._host_work import LESS_OFTEN
 from perfkit.rules._places import interval_of, library_called, trainer_argument
+from perfkit.rules._settings import first_call
 from perfkit.rules.python._rare_work import rare_validation
 from perfkit.rules.python._traced_calls import cost_of_calls
 from perfkit.run.records import Lines, Rank
@@ -50,6 +51,10 @@ _SHARE = 0.2
 #: Calls per step from which on it is "several times" (chosen): the first of a line search's evaluations is needed.
 _OFTEN = 3
 _ADVICE = "Validate a quarter as often, on a part of the set, or with larger batches under torch.inference_mode()."
+_REDUCE = (
+    "And pass preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1) where compute_metrics needs no "
+    "scores: else the Trainer keeps the logits of all batches, and copies all of them again for each further one."
+)
 #: Arguments of a Trainer that decide how often it validates.
 _ARGUMENTS = ("val_check_interval", "check_val_every_n_epoch", "eval_steps", "eval_strategy", "evaluation_strategy")
 
@@ -74,14 +79,16 @@ def check(
     trainer = library_called(line, lines) if line is not None else ""
     work = rare_validation(lines)
     setting = trainer_argument(rank, trainer, *_ARGUMENTS) or interval_of(lines, line)
-    change = work.at if work is not None else setting
+    keeps_scores_at = _keeps_scores_at(rank) if trainer == "transformers" else None
+    change = work.at if work is not None else keeps_scores_at or setting
+    advice = _ADVICE if keeps_scores_at is None else f"{_ADVICE} {_REDUCE}"
     yield step.finding(
         cost=cost,
         saving=(LESS_OFTEN * cost, step.maximum_saving(cost)),
         spent=line,
         change=change,
         message=f"Validation takes {step.shown(cost)}, steps without one included.{work.sentence if work else ''}",
-        advice=work.advice if work is not None else _ADVICE,
+        advice=work.advice if work is not None else advice,
         confidence="high",
         evidence=(Evidence.ms("validation", cost, step.source), *((work.evidence,) if work is not None else ())),
     )
@@ -123,8 +130,18 @@ def _in_closures(step: MeanStepBudget, lines: Lines) -> Iterator[Finding]:
             )
 
 
+def _keeps_scores_at(rank: Rank | None) -> Location | None:
+    """The line that gives a Trainer of transformers ``compute_metrics``, if the logits are not reduced before."""
+    if rank is None or "TrainingArguments" not in rank.calls or "preprocess_logits_for_metrics" in rank.calls:
+        return None
+    return first_call(rank, "compute_metrics")
+
+
 def _calling_line(lines: Lines) -> Location | None:
-    """The line of the training function from which the hottest line of validation was reached, else that line."""
+    """The line of the training function from which the hottest line of validation was reached, else that line.
+
+    Where no sample shows it, the line that calls a Trainer, which trains and validates.
+    """
     rows = [row for row in lines.rows if row.worker is None]
     hottest = min(
         (row for row in rows if row.phase == "validation"),
@@ -132,7 +149,8 @@ def _calling_line(lines: Lines) -> Location | None:
         default=None,
     )
     if hottest is None:
-        return None
+        trains = (row.at for row in rows if row.phase == "backward" and library_called(row.at, lines))
+        return next(trains, None)
     training = {(row.file, row.function) for row in rows if row.phase in ("backward", "optimizer")}
     callers = {(row.file, row.function): row.called_from for row in reversed(rows)}
     at, caller = hottest.at, hottest.called_from

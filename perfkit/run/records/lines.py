@@ -139,6 +139,7 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
         padded_ns: The part of ``host_ns`` that would not be without the padding that all rows of an input have at their
             end, if time follows their length; None where no input had a length (`padding_of_longest`) on a CPU.
         builds_graph: Whether gradients were enabled in the first call.
+        drops_value: Whether it is a metric of torchmetrics, called in a statement that keeps nothing of its value.
     """
 
     module: str
@@ -158,6 +159,7 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
     growing_ns: Count = 0
     padded_ns: Count | None = None
     builds_graph: bool = True
+    drops_value: bool = False
 
 
 class ConstantCalls(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,17 @@
+"""Metrics of torchmetrics that are called where ``update`` would do, because nothing reads the value of the batch."""
+
+from __future__ import annotations
+
+import ast
+
+from perfkit.record.samplers.user_source import read_source
+
+_BASES = frozenset({"Metric", "MetricCollection"})
+
+
+def drops_value(kind: type, file: str, line: int) -> bool:
+    """Whether objects of this class are such metrics, and the line is a statement that calls one and keeps nothing."""
+    if not any(one.__name__ in _BASES and one.__module__.startswith("torchmetrics.") for one in kind.__mro__):
+        return False
+    statement = read_source(file).statement_at(line)
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)

@@ -49,24 +49,26 @@ def is_in_rollout(place: Location | None, lines: Lines | None) -> bool:
     for _ in range(_MAX_CALLS):
         rows = [row for row in traced if any(_is_at(row, at) for at in places)]
         for row in rows:
-            asked = [calls for one in _in_loops_around(row, traced) for calls in one.modules]
+            # The loop over all updates is around a rollout, too.
+            loops = ([calls for one in loop for calls in one.modules] for loop in _loops_around(row, traced))
+            asked = next(filter(None, loops), [])
             if asked and not any(calls.builds_graph for calls in asked):
                 return True
         places = list(dict.fromkeys(by for row in rows for by in row.callers))
     return False
 
 
-def _in_loops_around(row: TracedLine, traced: Sequence[TracedLine]) -> list[TracedLine]:
-    """The lines of the loops around a line, also of one whose lines are before and after it: a loop is in that one."""
+def _loops_around(row: TracedLine, traced: Sequence[TracedLine]) -> list[list[TracedLine]]:
+    """The lines of each loop around a line, the innermost first; also of one whose lines are before and after it."""
     spans: dict[int, list[TracedLine]] = defaultdict(list)
     for one in traced:
         if (one.file, one.function) == (row.file, row.function) and one.loop_line is not None:
             spans[one.loop_line].append(one)
-    around: list[TracedLine] = []
-    for loop_line, inside in spans.items():
-        if loop_line == row.loop_line or loop_line < row.line <= max(one.line for one in inside):
-            around += inside
-    return around
+    return [
+        inside
+        for loop_line, inside in sorted(spans.items(), reverse=True)
+        if loop_line == row.loop_line or loop_line < row.line <= max(one.line for one in inside)
+    ]
 
 
 def _loop_around(place: Location | None, lines: Lines | None) -> Location | None:

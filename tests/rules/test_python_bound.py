@@ -180,6 +180,7 @@ def test_the_python_of_a_simulator_in_a_loop_that_asks_a_model_is_information(
         )
 
     model = ModuleCalls(module="Agent", calls=9, host_ns=MS, builds_graph=builds_graph)
+    update = ModuleCalls(module="Agent", calls=1, host_ns=MS, builds_graph=True)
     lines = Lines(
         period_ns=MS,
         steps=40,
@@ -187,6 +188,8 @@ def test_the_python_of_a_simulator_in_a_loop_that_asks_a_model_is_information(
             traced(12, "prepare", None, 22),
             traced(21, "rollout", loop_line, 40, modules=(model,)),
             traced(22, "rollout", loop_line, 40),
+            # The loop over all updates is around it, in the same function.
+            traced(30, "rollout", 10, 40, modules=(update,)),
         ),
     )
 

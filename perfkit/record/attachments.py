@@ -27,6 +27,7 @@ from perfkit.record.samplers.held_locks import find_held_locks
 from perfkit.record.samplers.host_reads import find_host_reads
 from perfkit.record.samplers.intervals import find_intervals
 from perfkit.record.samplers.line_sampler import LineSampler
+from perfkit.record.samplers.numpy_draws import find_numpy_draws
 from perfkit.record.samplers.source_lookup import find_fillings, user_files
 from perfkit.record.samplers.training_inputs import find_training_inputs
 from perfkit.record.samplers.user_source import hot_places
@@ -382,5 +383,6 @@ class Attachments:
             training_inputs=find_training_inputs(places) if places is not None else (),
             intervals=find_intervals(places) if places is not None else (),
             host_reads=find_host_reads(places) if places is not None else (),
+            numpy_draws=find_numpy_draws(places) if places is not None else (),
             held_locks=find_held_locks(rows, user_files()),
         )

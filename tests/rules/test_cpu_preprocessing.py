@@ -6,7 +6,7 @@ from typing import Any
 
 from perfkit._location import Location
 from perfkit.rules.data import cpu_preprocessing
-from perfkit.run.records import Lines, ModuleCalls, TracedLine
+from perfkit.run.records import Lines, ModuleCalls, NumpyDraw, TracedLine
 
 MS = 1_000_000
 
@@ -30,6 +30,17 @@ def test_the_minimum_saving_is_what_workers_hide_and_no_less_than_most_of_it(bui
     assert hidden.saving_low_ns == round((12 - 1.3 - 2) * MS)
     assert alone.saving_low_ns == round(0.7 * 12 * MS)
     assert hidden.saving_low_ns <= hidden.cost_ns <= hidden.saving_high_ns <= 20 * MS
+
+
+def test_a_draw_that_permutes_all_numbers_is_to_be_made_by_a_generator(build: Any) -> None:
+    work = build.work("preprocessing", 12, function="sample")
+    draw = NumpyDraw(file="train.py", line=12, function="sample", owner="user", permutes=True)
+    lines = Lines(period_ns=MS, steps=40, numpy_draws=(draw,))
+
+    [finding] = build.findings(cpu_preprocessing, build.step(20, forward=20), work, build.rank(), lines)
+
+    assert finding.change is None
+    assert finding.advice.startswith("numpy.random.choice(replace=False) permutes all of its numbers in each call:")
 
 
 def test_little_of_it_and_missing_measures_are_not_reported(build: Any) -> None:

@@ -12,7 +12,7 @@ from perfkit.findings import Finding
 from perfkit.measures.results.host import SourceLine, SourceLines
 from perfkit.measures.results.loop import LoopPart, LoopTime
 from perfkit.rules.data import input_bound
-from perfkit.run.records import SHARED, LineRow, Lines, TracedLine, Workers
+from perfkit.run.records import SHARED, LineRow, Lines, NumpyDraw, TracedLine, Workers
 
 MS = 1_000_000
 
@@ -55,6 +55,16 @@ def test_the_line_is_the_hottest_one_of_the_function_that_takes_most(build: Any)
     )
 
     assert (finding.spent.file, finding.spent.line, finding.spent.function) == ("train.py", 32, "Reviews.__getitem__")
+
+
+def test_a_draw_that_adds_up_all_weights_for_each_sample_is_what_to_change(build: Any) -> None:
+    draw = NumpyDraw(file="train.py", line=8, function="Noisy.__getitem__", owner="user", permutes=False)
+    lines = Lines(period_ns=MS, steps=40, rows=(line(8, "Noisy.__getitem__", 300),), numpy_draws=(draw,))
+
+    [finding] = build.findings(input_bound, build.step(20, data=15, forward=5), build.rank(cpus=4), lines)
+
+    assert (finding.spent.line, finding.change, finding.edit) == (8, None, None)
+    assert finding.advice.startswith("choice(p=...) adds up all weights in each call: draw for a whole batch at once")
 
 
 def test_with_few_samples_the_line_comes_from_the_step_that_saw_every_line(build: Any) -> None:

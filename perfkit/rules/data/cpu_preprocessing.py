@@ -46,6 +46,7 @@ from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.rules._host_work import confidence_in, evidence_of, library_of, work_of
 from perfkit.rules._loops import is_in_rollout
+from perfkit.rules._numpy_draws import draw_advice
 from perfkit.rules._places import call_of, loops_over_batch
 from perfkit.rules.data._loader_workers import Processor
 from perfkit.run.records import Lines
@@ -79,6 +80,7 @@ def check(
     line = work.lines[0]
     function = shown_function(line)
     library = f" ({library_of(line)})" if line.within else ""
+    draws = draw_advice(line, lines)
     slow_tokenizer = any(_SLOW_TOKENIZER in (row.within or "").split(" > ") for row in work.lines)
     yield step.finding(
         # An agent's environment prepares what its model is asked: how much of that is needed is not known.
@@ -89,13 +91,13 @@ def check(
             step.maximum_saving(cost, samples=work.samples),
         ),
         spent=line,
-        change=None if loops_over_batch(line, lines) else call_of(line, lines),
+        change=None if draws or loops_over_batch(line, lines) else call_of(line, lines),
         message=(
             f"Preparing the model's inputs takes {step.shown(cost)}, inside the step itself, most of it in "
             f"{function}{library}."
         ),
         advice=(
-            f"Do the work of {function} once, before the loop, or cache its results where inputs repeat; else in "
+            f"{draws}Do the work of {function} once, before the loop, or cache its results where inputs repeat; else in "
             f"one call per batch, or in background processes: a DataLoader with num_workers={processor.workers}."
             f"{_FAST_TOKENIZER if slow_tokenizer else ''}"
         ),

@@ -56,6 +56,7 @@ from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import CRITICAL, MAJORITY, RARE, MeanStepBudget, StepBudget, StepPart
 from perfkit.limits.loader_workers import HANDOVER_NS
 from perfkit.measures.results.host import SourceLines
+from perfkit.rules._numpy_draws import draw_advice
 from perfkit.rules._places import call_of, phases_of
 from perfkit.rules.data._fetch_line import fetch_line, is_in_loader, reads_archive, waits_inside
 from perfkit.rules.data._loader_bursts import LoaderBursts
@@ -123,19 +124,22 @@ def check(
         yield _needless(step, wait, loader, workers, fetch_ns)
         return
     beside = _beside(cost, wait.ns, hidden_ns, loader)
+    draws = "" if unavoidable else draw_advice(hottest, lines)
     advised = MAX_WORKERS if waits or (workers is not None and workers.wait_inside) else processor.workers
     yield step.finding(
         severity="info" if unavoidable or _is_meant(loader, cost, step) else None,
         cost=cost,
         saving=(0 if unavoidable else minimum, step.maximum_saving(cost)),
         spent=hottest,
-        change=_change(loader, advised, hottest, lines, alone=hidden_ns >= _LESS_WORK * cost),
+        change=None if draws else _change(loader, advised, hottest, lines, alone=hidden_ns >= _LESS_WORK * cost),
         message=(
             f"Waiting for data takes {ms(wait.ns)} of the {ms(step.wall_ns)} {step.per}"
             f"{_cause(step.percent(wait.ns), loader, hottest, unavoidable, beside)}."
         ),
-        advice=(_CHEAP if cheap else _HANDOVER) if unavoidable else _advice(loader, advised, hottest, hidden_ns),
-        edit=None if unavoidable or reads_archive(hottest) else _edit(loader, advised, hidden_ns),
+        advice=(_CHEAP if cheap else _HANDOVER)
+        if unavoidable
+        else draws + _advice(loader, advised, hottest, hidden_ns),
+        edit=None if unavoidable or draws or reads_archive(hottest) else _edit(loader, advised, hidden_ns),
         confidence="low" if unavoidable else "high" if step.typical is not None else "medium",
         evidence=(
             Evidence.ms("waiting for data", wait.ns, wait.source),

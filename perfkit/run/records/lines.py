@@ -14,6 +14,7 @@ from perfkit.run.records.needless_work import (
     GatedRows,
     IgnoredTargets,
     MaskedPlaces,
+    NumpyDraw,
     RebuiltBuffer,
     RecomputedOutputs,
     RepeatedHeads,
@@ -280,7 +281,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     None: none, or recorded before version 0.2.
     ``training_inputs`` are lines whose results training reads: see `perfkit.record.samplers.training_inputs`.
     ``intervals`` has one entry per hot line that runs in every N-th step, ``host_reads`` one per hot line outside of
-    training that reads the values of tensors, ``held_locks`` one per line that waits for a lock.
+    training that reads the values of tensors, ``numpy_draws`` one per hot line that draws with numpy's ``choice`` in a
+    way that costs more than what it draws, ``held_locks`` one per line that waits for a lock.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "source lines of a run: perfkit run, or perfkit.profile"
@@ -314,6 +316,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     training_inputs: tuple[Location, ...] = ()
     intervals: tuple[StepInterval, ...] = ()
     host_reads: tuple[Location, ...] = ()
+    numpy_draws: tuple[NumpyDraw, ...] = ()
     held_locks: tuple[HeldLock, ...] = ()
 
     def in_phase(self, phase: Phase) -> list[LineRow]:

@@ -134,6 +134,15 @@ class DiagonalMatrix(CodeLine, frozen=True, kw_only=True):
     calls: Count
 
 
+class NumpyDraw(CodeLine, frozen=True, kw_only=True):
+    """A line that calls numpy's ``choice``.
+
+    ``permutes`` is whether it permutes all numbers to draw some of them; else it adds up weights in each call.
+    """
+
+    permutes: bool
+
+
 class SlowFft(CodeLine, frozen=True, kw_only=True):
     """A line with Fourier transforms of a ``length`` that has a large prime factor, in ``calls`` calls in a step."""
 

@@ -10,8 +10,8 @@ _PERMUTES = (
     "numpy.random.default_rng().choice(n, k, replace=False) draws k of them without that. "
 )
 _WEIGHS = (
-    "choice(p=...) adds up all weights in each call: draw for a whole batch at once, or keep numpy.cumsum(p) and search "
-    "uniform numbers in it (numpy.searchsorted). "
+    "choice(p=...) adds up all weights in each call: draw for a whole batch at once, or keep numpy.cumsum(p) and "
+    "search uniform numbers in it (numpy.searchsorted). "
 )
 
 

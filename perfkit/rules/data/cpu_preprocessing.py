@@ -97,8 +97,8 @@ def check(
             f"{function}{library}."
         ),
         advice=(
-            f"{draws}Do the work of {function} once, before the loop, or cache its results where inputs repeat; else in "
-            f"one call per batch, or in background processes: a DataLoader with num_workers={processor.workers}."
+            f"{draws}Do the work of {function} once, before the loop, or cache its results where inputs repeat; else "
+            f"in one call per batch, or in background processes: a DataLoader with num_workers={processor.workers}."
             f"{_FAST_TOKENIZER if slow_tokenizer else ''}"
         ),
         confidence=confidence_in(work),

@@ -125,6 +125,7 @@ def check(
         return
     beside = _beside(cost, wait.ns, hidden_ns, loader)
     draws = "" if unavoidable else draw_advice(hottest, lines)
+    handover = _CHEAP if cheap else _HANDOVER
     advised = MAX_WORKERS if waits or (workers is not None and workers.wait_inside) else processor.workers
     yield step.finding(
         severity="info" if unavoidable or _is_meant(loader, cost, step) else None,

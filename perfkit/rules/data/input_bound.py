@@ -124,8 +124,7 @@ def check(
         yield _needless(step, wait, loader, workers, fetch_ns)
         return
     beside = _beside(cost, wait.ns, hidden_ns, loader)
-    draws = "" if unavoidable else draw_advice(hottest, lines)
-    handover = _CHEAP if cheap else _HANDOVER
+    alone, draws = _CHEAP if cheap else _HANDOVER, "" if unavoidable else draw_advice(hottest, lines)
     advised = MAX_WORKERS if waits or (workers is not None and workers.wait_inside) else processor.workers
     yield step.finding(
         severity="info" if unavoidable or _is_meant(loader, cost, step) else None,
@@ -137,9 +136,7 @@ def check(
             f"Waiting for data takes {ms(wait.ns)} of the {ms(step.wall_ns)} {step.per}"
             f"{_cause(step.percent(wait.ns), loader, hottest, unavoidable, beside)}."
         ),
-        advice=(_CHEAP if cheap else _HANDOVER)
-        if unavoidable
-        else draws + _advice(loader, advised, hottest, hidden_ns),
+        advice=alone if unavoidable else draws + _advice(loader, advised, hottest, hidden_ns),
         edit=None if unavoidable or draws or reads_archive(hottest) else _edit(loader, advised, hidden_ns),
         confidence="low" if unavoidable else "high" if step.typical is not None else "medium",
         evidence=(

@@ -133,6 +133,8 @@ class ConstantOpLog:
         self._ops += 1
         if phase in _NOT_LOOKED_AT or self._ops > _MAX_OPS or is_tracing():
             self.inputs.lost |= self._ops > _MAX_OPS
+            if self._before is not None:
+                self.inputs.product_orders.add_elsewhere(inputs, missed=phase not in _NOT_LOOKED_AT)
             if phase == "backward" and self._before is not None:
                 self.inputs.masked_places.add_backward(func, inputs[0])
             return

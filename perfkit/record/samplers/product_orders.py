@@ -37,6 +37,9 @@ _PRODUCTS, _WITH_SUMMAND = ("mm", "bmm", "mv", "matmul"), ("addmm", "baddbmm", "
 #: Ops after which the elements are at the same places; under inference_mode the last two are ops.
 _COPIES = ("clone", "_unsafe_view", "contiguous", "reshape")
 _SCALES = ("mul", "div", "neg")
+#: Tells whether the autograd engine runs what is heard. Private to torch; without it all of a backward are reads.
+_graph_task: Any = getattr(torch._C, "_current_graph_task_id", lambda: _NO_TASK)
+_NO_TASK = -1
 
 
 class _Axis(NamedTuple):
@@ -104,15 +107,23 @@ class ProductOrderCounts:
         self._products: list[_Product] = []
         self._ops = 0
         #: Whether what reads a tensor may have been missed.
-        self._lost = False
+        self.lost = False
 
     def add(self, func: Any, inputs: tuple[Any, Any], out: Any, site: Site, *, in_library: bool) -> None:
         """An op of a line of the user's got these arguments, positional and named, and has returned ``out``."""
         try:
             self._follow(func.overloadpacket.__name__.removesuffix("_"), inputs, out, site, in_library)
         except Exception as error:  # noqa: BLE001 - tensors of any kind
-            self._lost = True
+            self.lost = True
             leave_to_program(error)
+
+    def add_elsewhere(self, inputs: tuple[Any, Any], *, missed: bool) -> None:
+        """An op that is not looked at got these arguments; ``missed`` where it may make what others read."""
+        self.lost |= missed
+        # What the backward reads is that of the other order, in the other order.
+        if self._known and _graph_task() == _NO_TASK:
+            for tensor in flattened(inputs):
+                self.add_read(tensor)
 
     def add_read(self, tensor: Any) -> None:
         """Python reads all values of a tensor."""
@@ -192,7 +203,7 @@ class ProductOrderCounts:
 
     def _remember(self, product: _Product, layout: _Layout, out: Any) -> None:
         if len(self._known) >= _MAX_TENSORS:
-            self._lost = True
+            self.lost = True
             return
         reference = StorageWeakRef(out.untyped_storage())  # type: ignore[no-untyped-call]  # torch's has no annotations
         self._known[reference.cdata] = _Memory(product, layout, reference)
@@ -218,7 +229,7 @@ class ProductOrderCounts:
         taken: set[int] = set()
         slower = [one for one in self._products if one.outer and not one.is_needed and one.work[0] > one.work[1]]
         for one in sorted(slower, key=lambda one: one.work[1] - one.work[0]):
-            if self._lost or not taken.isdisjoint(one.numbers):
+            if self.lost or not taken.isdisjoint(one.numbers):
                 continue
             taken.update(one.numbers)
             key = one.site, one.shape, one.inner, one.outer, one.is_left, one.is_transposed

@@ -3,9 +3,9 @@
 Problem: `(a @ b) @ c` and `a @ (b @ c)` are the same, but not the same work. Where `a @ b` has many more elements than
 its factors, the other order needs a fraction of the work and of the memory, in the forward and in the backward.
 
-How it shows: the result of a product of 10,000 elements or more is read by one other product alone, with nothing but
-views, copies and multiplications by a number in between, and the other order takes at most half of the multiplications.
-What that saves of both products, and of the copies and multiplications, is 5% of the step or more.
+How it shows: the result of a product, of 10,000 elements or more, is read by one other product alone, with nothing but
+views, copies and multiplications by a number in between, and is not kept. The other order takes at most half of the
+multiplications. What that saves of both products, and of the copies and multiplications, is 5% of the step or more.
 
 Causes: a non-local block, or attention, without softmax; a weight of low rank that is multiplied out before the product
 with the input; a Gram matrix that is multiplied by vectors.
@@ -16,8 +16,8 @@ Fix: parentheses. A scale stays as it is, and is applied to the end result.
     y = (x @ v) @ u                                       # not: x @ (v @ u)
     y = a.T @ (a @ vectors)                               # not: (a.T @ a) @ vectors
 
-Saving: up to the share of the multiplications that the other order does without, at least a quarter less of the time
-of the products; copies and multiplications of the result in between wholly.
+Saving: of the time of both products the share of the multiplications that the other order does without, or a quarter
+of that time less; copies and multiplications of the result in between wholly.
 
 Source: the ops of one step. Of 19 sizes on a CPU, one thread, with and without backward, the other order took the share
 of the time that it has of the multiplications, or at most 0.23 more (CALIBRATION.md). On a CPU.

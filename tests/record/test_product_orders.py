@@ -22,6 +22,7 @@ BIAS = torch.randn(N, requires_grad=True)
 Q, KEYS = (torch.randn(BATCH, HEADS, N, K, requires_grad=True) for _ in range(2))
 VALUES = torch.randn(BATCH, HEADS, N, L)
 KEPT = SimpleNamespace(alike=None)
+LAYERS = torch.nn.Sequential(torch.nn.Linear(K, M, bias=False), torch.nn.Linear(M, L, bias=False))
 
 
 def found(step: Callable[[], Any], *, inference: bool = False) -> tuple[ProductOrder, ...]:
@@ -174,6 +175,7 @@ def read_twice(read: Callable[[Tensor], Any]) -> Callable[[], Any]:
         lambda: (torch.randn(400, 100) @ torch.randn(100, 40)) @ torch.randn(40, 100),
         lambda: torch.linalg.multi_dot([A, B, C]),
         lambda: A @ (B @ C),
+        lambda: LAYERS(A),
     ],
     ids=[
         *("softmax", "a mask", "dropout", "a factor of each row", "a reciprocal"),
@@ -181,6 +183,7 @@ def read_twice(read: Callable[[Tensor], Any]) -> Callable[[], Any]:
         *("a loss reads it", "several products", "Python reads it", "Python reads an element", "a mask of attention"),
         *("with itself", "kept", "detached", "a part"),
         *("other rows", "halves of rows", "parts of columns", "a small one", "a bottleneck", "multi_dot", "in order"),
+        "two layers",
     ],
 )
 def test_products_that_need_their_order_or_whose_result_is_needed_are_not(step: Callable[[], Any]) -> None:

@@ -71,6 +71,8 @@ class _Product:
     has_graph: bool
     with_grad: bool
     numbers: list[int]
+    #: Whether its left and its right factor are parameters.
+    of_weights: tuple[bool, bool]
     #: Lines of what is done with the result.
     lines: set[Site] = field(default_factory=set)
     #: The size that the product that reads it adds, and how it reads it. None: nothing has read it.
@@ -173,7 +175,8 @@ class ProductOrderCounts:
         if product.has_graph != own.requires_grad or product.with_grad != torch.is_grad_enabled():
             return False
         by_columns = _contracted(memory.layout, own, other, is_left=is_left)
-        if by_columns is None:
+        # Two layers without an activation between them are the author's choice of a model.
+        if by_columns is None or (product.of_weights[by_columns] and _is_weight(other)):
             return False
         _, rows, columns = product.shape
         times = product.shape[0] if other.dim() > 2 else 1
@@ -197,6 +200,7 @@ class ProductOrderCounts:
             has_graph=with_grad and (left.requires_grad or right.requires_grad),
             with_grad=with_grad,
             numbers=[self._ops],
+            of_weights=(_is_weight(left), _is_weight(right)),
         )
         self._products.append(product)
         self._remember(product, layout, out)
@@ -282,6 +286,11 @@ def _factors(name: str, arguments: Any) -> tuple[Any, Any] | None:
     # Matrices of two batches that are not equal are repeated.
     is_known = right.dim() <= 2 or left.shape[:-2] == right.shape[:-2]
     return (left, right) if is_known else None
+
+
+def _is_weight(tensor: Any) -> bool:
+    """Whether it is a parameter, or a view of one."""
+    return any(isinstance(one, torch.nn.Parameter) for one in (tensor, tensor._base))
 
 
 def _is_copy_or_scale(name: str, inputs: tuple[Any, Any], tensor: Any) -> bool:

@@ -375,6 +375,7 @@ class Attachments:
             slow_ffts=extras.inputs.fft_lengths.rows(),
             repeated_heads=extras.inputs.repeated_heads.rows(),
             masked_places=extras.inputs.masked_places.rows(),
+            product_orders=extras.inputs.product_orders.rows(),
             weight_penalties=extras.inputs.weight_penalties.rows(),
             regrown_inputs=self._growing.rows(steps),
             recomputed_outputs=self._recomputed.rows(),

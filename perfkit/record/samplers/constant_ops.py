@@ -108,6 +108,7 @@ class ConstantOpLog:
         if self._listener.stop():
             self._before, self._numbers = self._numbers, set()
             self.buffers.end_step()
+            self.inputs.product_orders.end_step()
             self._values.clear()
             self._memory = {key: known for key, known in self._memory.items() if known[0]() is not None}
             self._ops = 0
@@ -132,6 +133,8 @@ class ConstantOpLog:
         self._ops += 1
         if phase in _NOT_LOOKED_AT or self._ops > _MAX_OPS or is_tracing():
             self.inputs.lost |= self._ops > _MAX_OPS
+            if self._before is not None:
+                self.inputs.product_orders.add_elsewhere(inputs, missed=phase not in _NOT_LOOKED_AT)
             if phase == "backward" and self._before is not None:
                 self.inputs.masked_places.add_backward(func, inputs[0])
             return
@@ -155,6 +158,7 @@ class ConstantOpLog:
         path, between, module = path_of_op()
         if not path:
             return  # a library's loop in a process of its own, such as a spawned rank: no line is the user's
+        self.inputs.product_orders.add(func, inputs, out, path[0], in_library=bool(between))
         if number in self._before and not _on_device(out):
             self._phases.setdefault(path, phase)
             self._count(path, between, took_ns, 1)

@@ -1,8 +1,8 @@
 """What goes into the ops of one step that makes them slow or useless.
 
 That is subnormal numbers, matrices of zeros, diagonal ones, lengths of Fourier transforms, shapes that broadcast by
-mistake, copies of keys for several heads, masked places, targets that a loss ignores, rows that nothing reads or that
-are multiplied by zero, and parameters in a penalty.
+mistake, copies of keys for several heads, products in the slower order, masked places, targets that a loss ignores,
+rows that nothing reads or that are multiplied by zero, and parameters in a penalty.
 
 `ConstantOpLog` hands on the ops of the forward, and to `MaskedPlaceCounts` those of the backward; only those on a CPU
 are looked at.
@@ -25,6 +25,7 @@ from perfkit.record.samplers.fft_lengths import FftLengths
 from perfkit.record.samplers.ignored_targets import IgnoredTargetCounts
 from perfkit.record.samplers.masked_places import MaskedPlaceCounts
 from perfkit.record.samplers.module_calls import Site
+from perfkit.record.samplers.product_orders import ProductOrderCounts
 from perfkit.record.samplers.repeated_heads import RepeatedHeadCounts
 from perfkit.record.samplers.sparse_inputs import SparseInputCounts
 from perfkit.record.samplers.unread_scores import UnreadScoreCounts
@@ -85,6 +86,8 @@ class OpInputs:
         self.diagonal_matrices = DiagonalMatrixCounts()
         self.fft_lengths = FftLengths()
         self.repeated_heads = RepeatedHeadCounts()
+        #: Gets the named arguments too.
+        self.product_orders = ProductOrderCounts()
         #: Gets the ops of the backward too.
         self.masked_places = MaskedPlaceCounts()
         #: Whether what reads a tensor may have been missed.
@@ -128,6 +131,7 @@ class OpInputs:
 
     def add_read(self, tensor: Any, site: Site) -> None:
         """Python reads all values of a tensor, as an op does that returns no tensor."""
+        self.product_orders.add_read(tensor)
         self._follow(torch.ops.aten._local_scalar_dense.default, (tensor,), None, site)
 
     def add_earlier(self, out: Any) -> None:

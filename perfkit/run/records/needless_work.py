@@ -175,6 +175,26 @@ class RepeatedHeads(CodeLine, frozen=True, kw_only=True):
     calls: Count
 
 
+class ProductOrder(CodeLine, frozen=True, kw_only=True):
+    """A line with a product ``left @ right`` that one other product reads, in an order that takes more work.
+
+    The result are ``matrices`` of ``rows`` times ``columns``, with sums over ``inner`` products, in each of ``calls``
+    calls in a step. The other product multiplies it, or with ``is_transposed`` its transpose, by a factor that adds
+    ``outer`` columns or, where the result is not the left factor (``is_left``), rows. ``read_at`` are the lines of that
+    product, and of copies and multiplications by a number before it.
+    """
+
+    matrices: Count
+    rows: Count
+    columns: Count
+    inner: Count
+    outer: Count
+    is_left: bool
+    is_transposed: bool
+    calls: Count
+    read_at: tuple[Location, ...]
+
+
 class WeightPenalty(CodeLine, frozen=True, kw_only=True):
     """A line that sums up the squares of ``parameters`` parameters of together ``elements`` elements in a step.
 

@@ -1,0 +1,368 @@
+"""Products of three matrices in the order that takes more work: ``(a @ b) @ c`` where ``a @ (b @ c)`` takes less.
+
+The result of a product is followed through views, copies and multiplications by a number to the one product that reads
+it along its rows or its columns. Anything else that reads it, and a program that keeps it, ends that.
+
+`ConstantOpLog` hands on the ops of a step, without views: a tensor is known by its memory, and shape and strides tell
+which of its dimensions are rows and columns.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import prod
+from types import CodeType
+from typing import Any, NamedTuple
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from perfkit._code_owner import USER, function_name
+from perfkit._raised_signals import leave_to_program
+from perfkit.record.program_values import is_tensor, without_modes
+from perfkit.record.samplers.module_calls import Site, location_of
+from perfkit.record.samplers.op_schemas import flattened
+from perfkit.run.records import ProductOrder
+
+#: Results of fewer elements are not followed: whatever the order is, such products take little (chosen).
+_ELEMENTS = 10_000
+#: Tensors that are followed in a step.
+_MAX_TENSORS = 10_000
+#: Ops with two factors as their first arguments, and after a summand, which is none of the result's business.
+_PRODUCTS, _WITH_SUMMAND = ("mm", "bmm", "mv", "matmul"), ("addmm", "baddbmm", "addmv")
+#: Ops after which the elements are at the same places; under inference_mode the last two are ops.
+_COPIES = ("clone", "_unsafe_view", "contiguous", "reshape")
+_SCALES = ("mul", "div", "neg")
+#: Tells whether the autograd engine runs what is heard. Private to torch; without it all of a backward are reads.
+_graph_task: Any = getattr(torch._C, "_current_graph_task_id", lambda: _NO_TASK)
+_NO_TASK = -1
+
+
+class _Axis(NamedTuple):
+    """How many places there are along rows, columns or matrices, and how far apart they are in memory."""
+
+    size: int
+    stride: int
+
+
+class _Layout(NamedTuple):
+    """Where the elements of matrices are in memory."""
+
+    matrices: _Axis
+    rows: _Axis
+    columns: _Axis
+
+    @property
+    def elements(self) -> int:
+        return self.matrices.size * self.rows.size * self.columns.size
+
+
+@dataclass(eq=False)
+class _Product:
+    """A product whose result is followed. ``inner`` is the size that it sums over, ``numbers`` are of its two ops."""
+
+    site: Site
+    inner: int
+    shape: tuple[int, int, int]
+    has_graph: bool
+    with_grad: bool
+    numbers: list[int]
+    #: Whether its left and its right factor are parameters.
+    of_weights: tuple[bool, bool]
+    #: Lines of what is done with the result.
+    lines: set[Site] = field(default_factory=set)
+    #: The size that the product that reads it adds, and how it reads it. None: nothing has read it.
+    outer: int | None = None
+    is_left: bool = False
+    is_transposed: bool = False
+    #: Whether something needs the result itself, or may.
+    is_needed: bool = False
+
+    @property
+    def work(self) -> tuple[int, int]:
+        """Multiplications of both products in their order, and in the other one."""
+        matrices, rows, columns = self.shape
+        outer = self.outer or 0
+        own = matrices * rows * columns * (self.inner + outer)
+        return own, matrices * self.inner * outer * (rows + columns)
+
+
+@dataclass(eq=False)
+class _Memory:
+    """Memory with the elements of a product's result. The reference says whether it still exists, and keeps its key."""
+
+    product: _Product
+    layout: _Layout
+    reference: StorageWeakRef
+    is_read: bool = False
+
+
+class ProductOrderCounts:
+    """Follows the results of products through one step; keeps no tensor alive."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Memory] = {}
+        self._products: list[_Product] = []
+        self._ops = 0
+        #: Whether what reads a tensor may have been missed.
+        self.lost = False
+
+    def add(self, func: Any, inputs: tuple[Any, Any], out: Any, site: Site, *, in_library: bool) -> None:
+        """An op of a line of the user's got these arguments, positional and named, and has returned ``out``."""
+        try:
+            self._follow(func.overloadpacket.__name__.removesuffix("_"), inputs, out, site, in_library)
+        except Exception as error:  # noqa: BLE001 - tensors of any kind
+            self.lost = True
+            leave_to_program(error)
+
+    def add_elsewhere(self, inputs: tuple[Any, Any], *, missed: bool) -> None:
+        """An op that is not looked at got these arguments; ``missed`` where it may make what others read."""
+        self.lost |= missed
+        # What the backward reads is that of the other order, in the other order.
+        if self._known and _graph_task() == _NO_TASK:
+            for tensor in flattened(inputs):
+                self.add_read(tensor)
+
+    def add_read(self, tensor: Any) -> None:
+        """Python reads all values of a tensor."""
+        if (memory := self._memory_of(tensor)) is not None:
+            memory.product.is_needed = True
+
+    def _follow(self, name: str, inputs: tuple[Any, Any], out: Any, site: Site, in_library: bool) -> None:
+        self._ops += 1
+        factors = _factors(name, inputs[0])
+        if self._known:
+            for tensor in flattened(inputs):
+                if (memory := self._memory_of(tensor)) is None:
+                    continue
+                memory.product.lines.add(site)
+                follows = _is_copy_or_scale(name, inputs, tensor) and is_tensor(out)
+                if in_library or not (
+                    self._copy(memory, tensor, out) if follows else self._multiply(memory, tensor, factors)
+                ):
+                    memory.product.is_needed = True
+        if factors is not None and not in_library and name not in _WITH_SUMMAND:
+            bias = (*inputs[0][2:3], inputs[1].get("bias"))
+            if name != "linear" or all(one is None for one in bias):
+                self._begin(factors, out, site)
+
+    def _copy(self, memory: _Memory, tensor: Any, out: Any) -> bool:
+        """A copy or a multiple has been made; returns whether it can be followed."""
+        if _key(out) == memory.reference.cdata:
+            return _moved(memory.layout, tensor, tensor) is not None  # in place, or a view
+        layout = _moved(memory.layout, tensor, out)
+        if memory.is_read or layout is None:
+            return False
+        memory.is_read = True
+        self._remember(memory.product, layout, out)
+        return True
+
+    def _multiply(self, memory: _Memory, tensor: Any, factors: tuple[Any, Any] | None) -> bool:
+        """A product reads the result, or another op; returns whether the order of both could be changed."""
+        product = memory.product
+        if factors is None or memory.is_read or product.outer is not None:
+            return False
+        memory.is_read = True
+        is_left = memory.reference.cdata == _key(factors[0])
+        own, other = factors if is_left else factors[::-1]
+        if not is_left and memory.reference.cdata != _key(own):
+            return False  # the summand
+        # What is detached, or made without gradients, has factors with them.
+        if product.has_graph != own.requires_grad or product.with_grad != torch.is_grad_enabled():
+            return False
+        by_columns = _contracted(memory.layout, own, other, is_left=is_left)
+        # Two layers without an activation between them are the author's choice of a model.
+        if by_columns is None or (product.of_weights[by_columns] and _is_weight(other)):
+            return False
+        _, rows, columns = product.shape
+        times = product.shape[0] if other.dim() > 2 else 1
+        product.outer = int(other.numel()) // ((columns if by_columns else rows) * times)
+        product.is_left, product.is_transposed = is_left, by_columns != is_left
+        product.numbers.append(self._ops)
+        return True
+
+    def _begin(self, factors: tuple[Any, Any], out: Any, site: Site) -> None:
+        left, right = factors
+        if not is_tensor(out) or out.device.type != "cpu" or out.numel() < _ELEMENTS or right.dim() < 2:
+            return
+        layout = _layout_of(out, is_shared=right.dim() == 2)
+        if layout is None or layout.elements != out.numel() or min(layout.rows.size, layout.columns.size) < 2:
+            return
+        with_grad = torch.is_grad_enabled()
+        product = _Product(
+            site=site,
+            inner=int(left.shape[-1]),
+            shape=(layout.matrices.size, layout.rows.size, layout.columns.size),
+            has_graph=with_grad and (left.requires_grad or right.requires_grad),
+            with_grad=with_grad,
+            numbers=[self._ops],
+            of_weights=(_is_weight(left), _is_weight(right)),
+        )
+        self._products.append(product)
+        self._remember(product, layout, out)
+
+    def _remember(self, product: _Product, layout: _Layout, out: Any) -> None:
+        if len(self._known) >= _MAX_TENSORS:
+            self.lost = True
+            return
+        reference = StorageWeakRef(out.untyped_storage())  # type: ignore[no-untyped-call]  # torch's has no annotations
+        self._known[reference.cdata] = _Memory(product, layout, reference)
+
+    def _memory_of(self, tensor: Any) -> _Memory | None:
+        return self._known.get(_key(tensor)) if is_tensor(tensor) else None
+
+    def end_step(self) -> None:
+        """The step is over: a result that still exists is kept by the program, or is a variable of its loop."""
+        running, frame = set[CodeType](), sys._getframe()
+        while frame is not None:
+            running.add(frame.f_code)
+            frame = frame.f_back  # type: ignore[assignment]  # the last one has None
+        for memory in self._known.values():
+            if memory.product.site[0] not in running and not memory.reference.expired():
+                memory.product.is_needed = True
+        self._known.clear()
+
+    def rows(self) -> tuple[ProductOrder, ...]:
+        """The lines whose products take more work than in the other order; of a chain, those that take most."""
+        found: Counter[tuple[Any, ...]] = Counter()
+        lines: dict[tuple[Any, ...], set[Site]] = {}
+        taken: set[int] = set()
+        slower = [one for one in self._products if one.outer and not one.is_needed and one.work[0] > one.work[1]]
+        for one in sorted(slower, key=lambda one: one.work[1] - one.work[0]):
+            if self.lost or not taken.isdisjoint(one.numbers):
+                continue
+            taken.update(one.numbers)
+            key = one.site, one.shape, one.inner, one.outer, one.is_left, one.is_transposed
+            found[key] += 1
+            lines.setdefault(key, set()).update(one.lines)
+        return tuple(_row(key, calls, lines[key]) for key, calls in found.items())
+
+
+def _row(key: tuple[Any, ...], calls: int, lines: set[Site]) -> ProductOrder:
+    (code, line), (matrices, rows, columns), inner, outer, is_left, is_transposed = key
+    return ProductOrder(
+        file=code.co_filename,
+        line=line,
+        function=function_name(code),
+        owner=USER,
+        read_at=tuple(sorted(map(location_of, lines), key=lambda at: (at.file, at.line or 0))),
+        matrices=matrices,
+        rows=rows,
+        columns=columns,
+        inner=inner,
+        outer=outer,
+        is_left=is_left,
+        is_transposed=is_transposed,
+        calls=calls,
+    )
+
+
+def _key(tensor: Any) -> int:
+    """What tells its memory from all other as long as that is referred to; 0 where it has none."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):
+        return 0
+
+
+def _factors(name: str, arguments: Any) -> tuple[Any, Any] | None:
+    """Both factors of a product of matrices; None for another op."""
+    if name in _PRODUCTS:
+        left, right = arguments[:2]
+    elif name in _WITH_SUMMAND:
+        left, right = arguments[1:3]
+    elif name == "linear" and arguments[1].dim() == 2:
+        with without_modes():
+            left, right = arguments[0], arguments[1].t()
+    else:
+        return None
+    if left.dim() == 1:
+        with without_modes():
+            left = left[None]  # one row
+    # Matrices of two batches that are not equal are repeated.
+    is_known = right.dim() <= 2 or left.shape[:-2] == right.shape[:-2]
+    return (left, right) if is_known else None
+
+
+def _is_weight(tensor: Any) -> bool:
+    """Whether it is a parameter, or a view of one."""
+    return any(isinstance(one, torch.nn.Parameter) for one in (tensor, tensor._base))
+
+
+def _is_copy_or_scale(name: str, inputs: tuple[Any, Any], tensor: Any) -> bool:
+    """Whether an op copies the tensor, or multiplies or divides it by a number."""
+    arguments, named = inputs
+    if name in _COPIES:
+        return arguments[0] is tensor
+    if name not in _SCALES or named:
+        return False
+    if name == "div" and arguments[0] is not tensor:
+        return False
+    others = [one for one in arguments if one is not tensor]
+    return len(others) == len(arguments) - 1 and all(not is_tensor(one) or one.numel() == 1 for one in others)
+
+
+def _merged(axes: Iterable[tuple[int, int]]) -> _Axis | None:
+    """Several dimensions as one, the outermost first; None where they are not one in memory."""
+    axes = [(int(size), int(stride)) for size, stride in axes if size != 1]
+    if not axes:
+        return _Axis(1, 0)
+    for (_, outer), (size, stride) in pairwise(axes):
+        if outer != size * stride:
+            return None
+    return _Axis(prod(size for size, _ in axes), axes[-1][1])
+
+
+def _layout_of(out: Any, *, is_shared: bool) -> _Layout | None:
+    """The layout of a product's result; with ``is_shared`` one matrix is the right factor of all rows."""
+    dims = list(zip(out.shape, out.stride(), strict=True))
+    matrices = _merged(() if is_shared else dims[:-2])
+    rows = _merged(dims[:-1] if is_shared else dims[-2:-1])
+    columns = _merged(dims[-1:])
+    if matrices is None or rows is None or columns is None or out.storage_offset():
+        return None
+    return _Layout(matrices, rows, columns)
+
+
+def _moved(layout: _Layout, source: Any, out: Any) -> _Layout | None:
+    """The layout of ``out``, whose elements are those of ``source``, a view of all elements of a known memory."""
+    if source.shape != out.shape or source.storage_offset() or out.storage_offset():
+        return None
+    if source.numel() != layout.elements:
+        return None
+    axes = []
+    for axis in layout:
+        dims = [
+            (stride, int(length), int(to))
+            for length, stride, to in zip(source.shape, source.stride(), out.stride(), strict=True)
+            if length > 1 and axis.stride <= stride < axis.stride * axis.size
+        ]
+        dims.sort(reverse=True)
+        to = _merged((length, moved) for _, length, moved in dims)
+        if to is None or _merged((length, stride) for stride, length, _ in dims) != axis:
+            return None
+        axes.append(to)
+    return _Layout(*axes)
+
+
+def _contracted(layout: _Layout, own: Any, other: Any, *, is_left: bool) -> bool | None:
+    """Whether a product sums over the columns of what has this layout, or over its rows; None where neither is sure."""
+    dims = list(zip(map(int, own.shape), map(int, own.stride()), strict=True))
+    if own.dim() < 2 or own.storage_offset():
+        return None
+    summed, kept = (dims[-1], dims[-2]) if is_left else (dims[-2], dims[-1])
+    if summed not in (layout.columns, layout.rows):
+        return None
+    rest = layout.rows if summed == layout.columns else layout.columns
+    batch = dims[:-2]
+    is_batch = kept == rest and _merged(batch) == layout.matrices
+    is_repeated = kept == rest and layout.matrices.size == 1 and all(stride == 0 for size, stride in batch if size > 1)
+    # One factor for the rows of all matrices.
+    flat = _Axis(layout.matrices.size * rest.size, rest.stride)
+    is_flat = other.dim() < 3 and is_left and _merged([*batch, kept]) == flat
+    is_flat = is_flat and layout.matrices.stride in (0, rest.size * rest.stride)
+    return summed == layout.columns if is_batch or is_repeated or is_flat else None

@@ -2,7 +2,7 @@
 
 That is subnormal numbers, matrices of zeros, diagonal ones, lengths of Fourier transforms, shapes that broadcast by
 mistake, copies of keys for several heads, masked places, targets that a loss ignores, rows that nothing reads or that
-are multiplied by zero, and parameters in a penalty.
+are multiplied by zero, parameters in a penalty, and views that are saved.
 
 `ConstantOpLog` hands on the ops of the forward, and to `MaskedPlaceCounts` those of the backward; only those on a CPU
 are looked at.
@@ -26,6 +26,7 @@ from perfkit.record.samplers.ignored_targets import IgnoredTargetCounts
 from perfkit.record.samplers.masked_places import MaskedPlaceCounts
 from perfkit.record.samplers.module_calls import Site
 from perfkit.record.samplers.repeated_heads import RepeatedHeadCounts
+from perfkit.record.samplers.saved_views import SavedViewCounts
 from perfkit.record.samplers.sparse_inputs import SparseInputCounts
 from perfkit.record.samplers.unread_scores import UnreadScoreCounts
 from perfkit.record.samplers.weight_penalties import WeightPenaltyCounts
@@ -87,6 +88,8 @@ class OpInputs:
         self.repeated_heads = RepeatedHeadCounts()
         #: Gets the ops of the backward too.
         self.masked_places = MaskedPlaceCounts()
+        #: Hears of both steps what is saved.
+        self.saved_views = SavedViewCounts()
         #: Whether what reads a tensor may have been missed.
         self.lost = False
         #: (line, op) -> elements that were looked at, and subnormal ones among them.

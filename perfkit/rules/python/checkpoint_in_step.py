@@ -40,6 +40,8 @@ from perfkit.run.records import Lines, Rank
 
 ID = "checkpoint-in-step"
 CLAIMS = (Selector(owner="checkpoint"),)
+#: What is saved there is mostly not needed.
+FOLLOWS_AT_LINE = ("saved-views",)
 
 #: Arguments of a Trainer that decide how often it saves.
 _ARGUMENTS = ("save_steps", "save_strategy", "every_n_train_steps", "ModelCheckpoint")

@@ -1,0 +1,103 @@
+"""Parts of a tensor are saved, and each file or blob holds all of the memory behind it.
+
+Problem: a row of a batch, `x[i]`, is a view: it shares the memory of the batch. `torch.save` and `pickle` write the
+whole memory of what they get, so that 64 rows saved one by one are 64 copies of the batch: written, compressed, sent
+or kept in a database, and read again later.
+
+How it shows: in one step a line saves tensors whose memories are at least 4 times as large as they are. The part of its
+time that the needless bytes take is 5% of the step or more.
+
+Causes: `torch.save(features[i], path)`, `pickle.dumps(row)`, a cache of single samples, `hidden[:, 0]` of all places.
+
+Fix: save a copy, or the whole tensor once.
+
+    torch.save(features[i].clone(), path)
+    blob = features[i].numpy().tobytes()              # of a database; numpy writes the elements of the view alone
+
+    torch.save(features, path)                        # once, in place of each row
+
+Saving: the share of the bytes that need not be written, of the line's time; at least that share of the time without
+what does not grow with the bytes: what 1 MB takes, or 1 ms of the processor for each file. Disk space shrinks too.
+
+Source: pickles are heard in the steps whose ops are listened to, in the training process; time is sampled. A memory
+counts once in each file of `torch.save`, as that writes it (tied and flattened weights), and for each view that
+`pickle` writes. To write 1 MiB in place of 4 KiB took 3 to 9 times as long, 55 to 200 times with gzip (CALIBRATION.md).
+4 was chosen; 1 MB and 1 ms are more than was measured. Queues of torch.multiprocessing share memory: not reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from perfkit._format import size, times
+from perfkit._location import Location
+from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import PYTHON, Selector
+from perfkit.ledger.step_budget import MeanStepBudget, shows_amount
+from perfkit.measures.results.host import HostLine, HostWork
+from perfkit.rules._host_work import CERTAIN_SAMPLES
+from perfkit.rules._places import is_method
+from perfkit.run.records import Lines, SavedViews
+
+ID = "saved-views"
+CLAIMS = (Selector(owner="checkpoint"), Selector(owner="logging"), Selector(owner="waiting"), *PYTHON)
+
+#: Memories that are so many times as large as what is saved of them are saved by mistake (chosen: halves of a tensor
+#: may be kept together on purpose).
+_LARGER = 4
+#: Bytes that take as long to write as what does not grow with them, at most: measured were 0.1 to 0.5 MB on a local
+#: disk and in memory (CALIBRATION.md), and a remote one takes longer for a file.
+_FIXED = 1_000_000
+#: That in ns of the processor, at most: measured were 0.1 to 0.7 ms. What compresses takes much longer for the bytes.
+_FIXED_NS = 1_000_000
+
+
+def check(step: MeanStepBudget, lines: Lines, works: tuple[HostWork, ...]) -> Iterator[Finding]:
+    """Find lines that save much more than their tensors."""
+    for one in lines.saved_views:
+        if one.storage_bytes < _LARGER * one.bytes:
+            continue
+        rows = [row for work in works for row in work.lines if (row.file, row.line) == (one.file, one.line)]
+        samples = sum(row.samples for row in rows)
+        cost = min(step.wall_ns, sum(row.host_ns for row in rows))
+        needless = (1 - one.bytes / one.storage_bytes) * cost
+        least = needless * _growing_share(one, cost, lines)
+        if step.is_negligible(least) or not shows_amount(samples, works[0].total_samples):
+            continue
+        yield step.finding(
+            cost=cost,
+            saving=(step.minimum_saving(least, samples=samples), step.maximum_saving(needless, samples=samples)),
+            spent=_longest(rows),
+            change=_to_edit(one),
+            message=(
+                f"{size(one.bytes)} of tensors are saved as {size(one.storage_bytes)}, {times(one.calls)} per step: "
+                f"each view is written with all of the memory that it is a part of. This takes {step.shown(cost)}."
+            ),
+            advice=(
+                "Save a copy of what is needed (torch.save(row.clone(), ...), row.numpy().tobytes() for a blob), or "
+                "the whole tensor once."
+            ),
+            confidence="high" if samples >= CERTAIN_SAMPLES else "medium",
+            evidence=(
+                Evidence.ms("time of this line", cost, f"{samples} samples of stacks"),
+                Evidence("needed of what is written", size(one.bytes), f"of {size(one.storage_bytes)}", "one step"),
+            ),
+        )
+
+
+def _growing_share(one: SavedViews, cost: float, lines: Lines) -> float:
+    """The part of the time that grows with the bytes, at least: by how many these are, or by how long they take."""
+    each = one.storage_bytes / one.calls
+    rows = [row for row in lines.rows if row.worker is None and (row.file, row.line) == (one.file, one.line)]
+    waiting = sum(sum((row.waiting or {}).values()) for row in rows) / max(1, sum(row.samples for row in rows))
+    return max(each / (each + _FIXED), 1 - waiting - one.calls * _FIXED_NS / max(cost, 1))
+
+
+def _longest(rows: Sequence[HostLine]) -> Location:
+    return max(rows, key=lambda row: row.host_ns).at
+
+
+def _to_edit(one: SavedViews) -> Location:
+    """The line that makes the view and leads to the saving, or one in a method before it, that can copy for all."""
+    passed = one.passed_at or (one.at,)
+    return next((at for at in passed if is_method(at)), passed[-1])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from perfkit._location import Location
-from perfkit.rules.data import cpu_preprocessing
+from perfkit.rules.data import cpu_preprocessing, input_bound
 from perfkit.rules.python import (
     checkpoint_in_step,
     logging_in_step,
@@ -30,27 +31,27 @@ SAVES, CALLS = at(12, "keep"), at(40, "main")
 
 
 def found(
-    build: Any, needed: int = 1, written: int = 8, *, calls: int = 2, ms: float = 10, passed: Any = (), **row: Any
+    build: Any,
+    *,
+    written: int = 8,
+    calls: int = 2,
+    ms: float = 10,
+    kind: Any = "checkpoint",
+    passed: Any = (),
+    **row: Any,
 ) -> list[Any]:
-    """Of a line that takes ``ms`` of a mean step of 40 ms, with so many kB of memories in its pickles."""
+    """Of a line that takes ``ms`` of a mean step of 40 ms, and writes so many MB for one."""
     one = SavedViews(
         file="train.py", line=12, function="keep", owner="user",
-        calls=calls, bytes=needed * MB, storage_bytes=written * MB, passed_at=passed,
+        calls=calls, bytes=MB, storage_bytes=written * MB, passed_at=passed,
     )  # fmt: skip
-    sampled = LineRow(
-        file="train.py",
-        line=12,
-        function="keep",
-        owner="user",
-        phase="other",
-        samples=100,
-        host_ns=round(ms * MS),
-        **row,
-    )
+    row = {"phase": "other", "samples": 100, **row}
+    sampled = LineRow(file="train.py", line=12, function="keep", owner="user", host_ns=round(ms * MS), **row)
     lines = Lines(period_ns=MS, steps=40, saved_views=(one,), rows=(sampled,))
-    work = build.work("checkpoint", ms, function="keep", within="torch.serialization")
-    other = build.work("python", 20, line=13, function="keep")
-    return list(build.findings(saved_views, build.step(30), build.mean_step(40), lines, work, other))
+    works = [build.work("python", 20, line=13, function="keep")]
+    if kind is not None:
+        works.append(build.work(kind, ms, function="keep", within="torch.serialization"))
+    return list(build.findings(saved_views, build.step(30), build.mean_step(40), lines, *works))
 
 
 def test_the_time_of_the_line_is_the_cost_and_the_needless_bytes_are_the_saving(build: Any) -> None:
@@ -71,13 +72,13 @@ def test_what_takes_long_for_its_bytes_is_compressed_and_grows_with_them(build: 
 
 
 def test_time_in_which_the_line_waits_for_a_disk_is_not_said_to_grow_with_the_bytes(build: Any) -> None:
-    few = {"calls": 1, "needed": 0, "written": 1, "ms": 30, "within": {"torch.serialization": 100}}
+    within = {"torch.serialization": 100}
 
-    [computes] = found(build, **few)
-    [waits] = found(build, **few, waiting={"torch.serialization": 90})
+    [computes] = found(build, calls=8, ms=30, within=within)
+    [waits] = found(build, calls=8, ms=30, within=within, waiting={"torch.serialization": 90})
 
-    assert computes.saving_low_ns == pytest.approx((1 - 1 / 30) * 30 * MS)
-    assert waits.saving_low_ns == pytest.approx(0.5 * 30 * MS)
+    assert computes.saving_low_ns == pytest.approx(7 / 8 * 22 * MS)
+    assert waits.saving_low_ns == pytest.approx(7 / 8 * 15 * MS)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,30 @@ def test_what_a_method_saves_is_changed_there(build: Any) -> None:
     assert found(build, passed=(SAVES, method, CALLS))[0].change == method
 
 
+@pytest.mark.parametrize("within", ["torch.serialization", "torch._tensor > torch.storage > torch.serialization"])
+def test_a_dataset_that_saves_in_the_training_process_counts_with_what_saves(build: Any, within: str) -> None:
+    [finding] = found(build, ms=20, kind=None, phase="data", within={within: 60, "torch.nn": 30, "": 10})
+
+    assert finding.cost_ns == 12 * MS
+    assert found(build, ms=20, kind=None, phase="validation", within={within: 60}) == []
+
+
+def test_a_checkpoint_of_which_most_is_saved_views_is_at_their_line(build: Any) -> None:
+    one = SavedViews(
+        file="train.py", line=12, function="keep", owner="user", calls=1, bytes=MB, storage_bytes=8 * MB
+    )  # fmt: skip
+    lines = Lines(period_ns=MS, steps=40, saved_views=(one,))
+    views = build.work("checkpoint", 8, function="keep", within="torch.serialization")
+    for other_ms, line in ((5, 12), (9, 30)):
+        other = build.work("checkpoint", other_ms, line=30, function="keep")
+        both = msgspec.structs.replace(views, host_ns=views.host_ns + other.host_ns, lines=(*other.lines, *views.lines))
+        [finding] = build.findings(checkpoint_in_step, build.step(20), build.mean_step(40), lines, both)
+        assert finding.spent.line == line
+
+
 def test_rules_of_the_same_time_follow_it_at_its_line() -> None:
-    others = (checkpoint_in_step, logging_in_step, python_bound, rare_steps, waiting_in_step, cpu_preprocessing)
+    others = (
+        checkpoint_in_step, logging_in_step, python_bound, rare_steps, waiting_in_step, cpu_preprocessing, input_bound,
+    )  # fmt: skip
 
     assert all(saved_views.ID in rule.FOLLOWS_AT_LINE for rule in others)

@@ -46,7 +46,7 @@ class _Tensor(NamedTuple):
     storage_bytes: int
 
 
-class _Written(NamedTuple):
+class _Pickled(NamedTuple):
     """What one line saves, and the lines that lead from there to where the view that wastes most was made."""
 
     calls: int = 0
@@ -70,9 +70,9 @@ class SavedViewCounts:
         #: The tensor that was reduced outside of those.
         self._reduced: _Tensor | None = None
         self._saves = 0
-        self._lines: dict[Site, _Written] = {}
+        self._lines: dict[Site, _Pickled] = {}
         #: Those of the step that saved most.
-        self._most: dict[Site, _Written] = {}
+        self._most: dict[Site, _Pickled] = {}
 
     def start(self) -> None:
         """A step begins."""
@@ -160,12 +160,12 @@ class SavedViewCounts:
             total = sum(of[0].storage_bytes for of in of_storage.values())
             # A copy of an expanded tensor, or of views that overlap, is larger than what they share.
             needed = sum(min(of[0].storage_bytes, sum(one.bytes for one in of)) for of in of_storage.values())
-            before = self._lines.get(path[0], _Written())
+            before = self._lines.get(path[0], _Pickled())
             passed = before.passed
             if total - needed > before.wasted:
                 most = max(of_storage.values(), key=lambda of: of[0].storage_bytes - sum(one.bytes for one in of))
                 passed = _up_to(path, self._made.get(most[0].key, ()))
-            self._lines[path[0]] = _Written(
+            self._lines[path[0]] = _Pickled(
                 before.calls + 1,
                 before.bytes + needed,
                 before.storage_bytes + total,

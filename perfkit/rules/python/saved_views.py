@@ -34,13 +34,19 @@ from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import PYTHON, Selector
 from perfkit.ledger.step_budget import MeanStepBudget, shows_amount
-from perfkit.measures.results.host import HostLine, HostWork
+from perfkit.measures.results.host import HostWork
 from perfkit.rules._host_work import CERTAIN_SAMPLES
 from perfkit.rules._places import is_method
-from perfkit.run.records import Lines, SavedViews
+from perfkit.run.records import LineRow, Lines, SavedViews
 
 ID = "saved-views"
-CLAIMS = (Selector(owner="checkpoint"), Selector(owner="logging"), Selector(owner="waiting"), *PYTHON)
+CLAIMS = (
+    Selector(owner="checkpoint"),
+    Selector(owner="logging"),
+    Selector(owner="waiting"),
+    *PYTHON,
+    Selector(phase="data"),
+)
 
 #: Memories that are so many times as large as what is saved of them are saved by mistake (chosen: halves of a tensor
 #: may be kept together on purpose).
@@ -50,24 +56,26 @@ _LARGER = 4
 _FIXED = 1_000_000
 #: That in ns of the processor, at most: measured were 0.1 to 0.7 ms. What compresses takes much longer for the bytes.
 _FIXED_NS = 1_000_000
+#: Libraries that save and compress.
+_SAVE = frozenset({"torch.serialization", "torch.storage", "gzip", "bz2", "lzma", "zipfile"})
 
 
-def check(step: MeanStepBudget, lines: Lines, works: tuple[HostWork, ...]) -> Iterator[Finding]:
+def check(step: MeanStepBudget, lines: Lines, works: tuple[HostWork, ...] = ()) -> Iterator[Finding]:
     """Find lines that save much more than their tensors."""
+    total = sum(row.samples for row in lines.rows if row.worker is None)
     for one in lines.saved_views:
         if one.storage_bytes < _LARGER * one.bytes:
             continue
-        rows = [row for work in works for row in work.lines if (row.file, row.line) == (one.file, one.line)]
-        samples = sum(row.samples for row in rows)
-        cost = min(step.wall_ns, sum(row.host_ns for row in rows))
+        samples, ns = _time_of(one, lines, works)
+        cost = min(step.wall_ns, ns)
         needless = (1 - one.bytes / one.storage_bytes) * cost
         least = needless * _growing_share(one, cost, lines)
-        if step.is_negligible(least) or not shows_amount(samples, works[0].total_samples):
+        if step.is_negligible(least) or not shows_amount(samples, total):
             continue
         yield step.finding(
             cost=cost,
             saving=(step.minimum_saving(least, samples=samples), step.maximum_saving(needless, samples=samples)),
-            spent=_longest(rows),
+            spent=one.at,
             change=_to_edit(one),
             message=(
                 f"{size(one.bytes)} of tensors are saved as {size(one.storage_bytes)}, {times(one.calls)} per step: "
@@ -85,16 +93,28 @@ def check(step: MeanStepBudget, lines: Lines, works: tuple[HostWork, ...]) -> It
         )
 
 
+def _time_of(one: SavedViews, lines: Lines, works: Sequence[HostWork]) -> tuple[int, int]:
+    """Samples and time of a line outside of ops, and of a dataset's line in what saves or compresses."""
+    rows = [row for work in works for row in work.lines if (row.file, row.line) == (one.file, one.line)]
+    samples, ns = sum(row.samples for row in rows), sum(row.host_ns for row in rows)
+    for fetch in _sampled(one, lines):
+        if fetch.phase == "data":
+            saving = sum(count for within, count in fetch.within.items() if not _SAVE.isdisjoint(within.split(" > ")))
+            samples += saving
+            ns += round(fetch.host_ns * saving / max(1, fetch.samples))
+    return samples, ns
+
+
+def _sampled(one: SavedViews, lines: Lines) -> list[LineRow]:
+    return [row for row in lines.rows if row.worker is None and (row.file, row.line) == (one.file, one.line)]
+
+
 def _growing_share(one: SavedViews, cost: float, lines: Lines) -> float:
     """The part of the time that grows with the bytes, at least: by how many these are, or by how long they take."""
     each = one.storage_bytes / one.calls
-    rows = [row for row in lines.rows if row.worker is None and (row.file, row.line) == (one.file, one.line)]
+    rows = _sampled(one, lines)
     waiting = sum(sum((row.waiting or {}).values()) for row in rows) / max(1, sum(row.samples for row in rows))
     return max(each / (each + _FIXED), 1 - waiting - one.calls * _FIXED_NS / max(cost, 1))
-
-
-def _longest(rows: Sequence[HostLine]) -> Location:
-    return max(rows, key=lambda row: row.host_ns).at
 
 
 def _to_edit(one: SavedViews) -> Location:

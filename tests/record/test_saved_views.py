@@ -68,6 +68,17 @@ def test_a_line_that_saves_views_is_counted_with_what_it_writes(
     assert row.line == step.__code__.co_firstlineno
 
 
+def test_pickle_writes_in_memory_and_torch_save_a_file() -> None:
+    def step() -> None:
+        pickle.dumps(BATCH[1])
+        torch.save(BATCH[1], io.BytesIO())
+        pickle.dumps(BATCH[1]), torch.save(BATCH[1], io.BytesIO())
+
+    rows = found(step)
+
+    assert [row.in_memory for row in rows] == [True, False, False]
+
+
 def test_the_bytes_that_are_counted_are_those_of_the_file() -> None:
     def step() -> None:
         sizes.append((len(saved(BATCH[1])), len(pickle.dumps(BATCH[2])), len(saved(BATCH[1].clone()))))

@@ -36,6 +36,7 @@ def found(
     written: int = 8,
     calls: int = 2,
     ms: float = 10,
+    in_memory: bool = True,
     kind: Any = "checkpoint",
     passed: Any = (),
     **row: Any,
@@ -43,7 +44,7 @@ def found(
     """Of a line that takes ``ms`` of a mean step of 40 ms, and writes so many MB for one."""
     one = SavedViews(
         file="train.py", line=12, function="keep", owner="user",
-        calls=calls, bytes=MB, storage_bytes=written * MB, passed_at=passed,
+        calls=calls, bytes=MB, storage_bytes=written * MB, passed_at=passed, in_memory=in_memory,
     )  # fmt: skip
     row = {"phase": "other", "samples": 100, **row}
     sampled = LineRow(file="train.py", line=12, function="keep", owner="user", host_ns=round(ms * MS), **row)
@@ -63,6 +64,12 @@ def test_the_time_of_the_line_is_the_cost_and_the_needless_bytes_are_the_saving(
     assert finding.saving_high_ns > 7 / 8 * 10 * MS
     assert finding.message.startswith("1.0 MB of tensors are saved as 8.0 MB, twice per step")
     assert (finding.spent, finding.change) == (SAVES, None)
+
+
+def test_a_file_takes_more_whatever_its_size_than_a_pickle_in_memory(build: Any) -> None:
+    # 4 MB as 4 of 9 by the bytes, and 5 of 15 ms for each of 2 files by the time.
+    assert found(build, in_memory=False)[0].saving_low_ns == pytest.approx(7 / 8 * 4 / 9 * 10 * MS)
+    assert found(build, in_memory=False, ms=30)[0].saving_low_ns == pytest.approx(7 / 8 * 20 * MS)
 
 
 def test_what_takes_long_for_its_bytes_is_compressed_and_grows_with_them(build: Any) -> None:

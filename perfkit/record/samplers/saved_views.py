@@ -54,6 +54,7 @@ class _Pickled(NamedTuple):
     storage_bytes: int = 0
     wasted: int = -1
     passed: Path = ()
+    in_memory: bool = True
 
 
 class SavedViewCounts:
@@ -118,7 +119,7 @@ class SavedViewCounts:
             around, self._saving = self._saving, []
             try:
                 result = method(saved, *args, **kwargs)
-                self._add_save(self._saving or ())
+                self._add_save(self._saving or (), in_memory=False)
             finally:
                 self._saving = around
             return result
@@ -144,11 +145,11 @@ class SavedViewCounts:
         with errors_dropped():
             untyped = storage._untyped_storage if type(storage) is TypedStorage else storage
             if tensor is not None and untyped.data_ptr() == tensor.key[0]:
-                self._add_save((tensor,))
+                self._add_save((tensor,), in_memory=True)
 
     @unseen
-    def _add_save(self, tensors: Iterable[_Tensor]) -> None:
-        """These tensors were written, and each of their memories once."""
+    def _add_save(self, tensors: Iterable[_Tensor], *, in_memory: bool) -> None:
+        """These tensors were written, each of their memories once: by ``torch.save``, or by ``pickle`` in memory."""
         with errors_dropped():
             of_storage: dict[int, list[_Tensor]] = {}
             for one in tensors:
@@ -171,6 +172,7 @@ class SavedViewCounts:
                 before.storage_bytes + total,
                 max(before.wasted, total - needed),
                 passed,
+                before.in_memory and in_memory,
             )
 
     def rows(self) -> tuple[SavedViews, ...]:
@@ -179,6 +181,7 @@ class SavedViewCounts:
             SavedViews(
                 file=code.co_filename, line=line, function=function_name(code), owner=USER, calls=one.calls,
                 bytes=one.bytes, storage_bytes=one.storage_bytes, passed_at=tuple(map(location_of, one.passed)),
+                in_memory=one.in_memory,
             )
             for (code, line), one in self._most.items()
             if one.storage_bytes > one.bytes

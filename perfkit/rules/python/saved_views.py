@@ -4,8 +4,8 @@ Problem: a row of a batch, `x[i]`, is a view: it shares the memory of the batch.
 whole memory of what they get, so that 64 rows saved one by one are 64 copies of the batch: written, compressed, sent
 or kept in a database, and read again later.
 
-How it shows: in one step a line saves tensors whose memories are at least 4 times as large as they are. The part of its
-time that the needless bytes take is 5% of the step or more.
+How it shows: in one step a line saves tensors whose memories are at least 4 times as large as they are. What the
+needless bytes take of its time, at least, is 5% of the step or more.
 
 Causes: `torch.save(features[i], path)`, `pickle.dumps(row)`, a cache of single samples, `hidden[:, 0]` of all places.
 
@@ -17,12 +17,12 @@ Fix: save a copy, or the whole tensor once.
     torch.save(features, path)                        # once, in place of each row
 
 Saving: the share of the bytes that need not be written, of the line's time; at least that share of the time without
-what does not grow with the bytes: what 1 MB takes, or 1 ms of the processor for each file. Disk space shrinks too.
+what does not grow with the bytes: what 1 MB takes, or 1 ms, for each pickle, and 5 MB or 5 ms for each file.
 
 Source: pickles are heard in the steps whose ops are listened to, in the training process; time is sampled. A memory
 counts once in each file of `torch.save`, as that writes it (tied and flattened weights), and for each view that
-`pickle` writes. To write 1 MiB in place of 4 KiB took 3 to 9 times as long, 55 to 200 times with gzip (CALIBRATION.md).
-4 was chosen; 1 MB and 1 ms are more than was measured. Queues of torch.multiprocessing share memory: not reported.
+`pickle` writes. To write 1 MiB in place of 4 KiB took 3 to 9 times as long, 55 to 210 times with gzip (CALIBRATION.md).
+4 was chosen. On a disk a file of 1 MiB took 4.2 ms, of a row 3.5. Queues of torch.multiprocessing are not reported.
 """
 
 from __future__ import annotations
@@ -51,11 +51,9 @@ CLAIMS = (
 #: Memories that are so many times as large as what is saved of them are saved by mistake (chosen: halves of a tensor
 #: may be kept together on purpose).
 _LARGER = 4
-#: Bytes that take as long to write as what does not grow with them, at most: measured were 0.1 to 0.5 MB on a local
-#: disk and in memory (CALIBRATION.md), and a remote one takes longer for a file.
-_FIXED = 1_000_000
-#: That in ns of the processor, at most: measured were 0.1 to 0.7 ms. What compresses takes much longer for the bytes.
-_FIXED_NS = 1_000_000
+#: What a pickle takes whatever its size, at most, in memory and in a file: as much as so many bytes, and so many ns. In
+#: memory 0.1 to 0.5 MB and 0.1 to 0.2 ms were measured, in files on a disk up to 5 MB and 3.5 ms (CALIBRATION.md).
+_FIXED = {True: (1_000_000, 1_000_000), False: (5_000_000, 5_000_000)}
 #: Libraries that save and compress.
 _SAVE = frozenset({"torch.serialization", "torch.storage", "gzip", "bz2", "lzma", "zipfile"})
 
@@ -111,10 +109,10 @@ def _sampled(one: SavedViews, lines: Lines) -> list[LineRow]:
 
 def _growing_share(one: SavedViews, cost: float, lines: Lines) -> float:
     """The part of the time that grows with the bytes, at least: by how many these are, or by how long they take."""
-    each = one.storage_bytes / one.calls
+    each, (fixed, fixed_ns) = one.storage_bytes / one.calls, _FIXED[one.in_memory]
     rows = _sampled(one, lines)
     waiting = sum(sum((row.waiting or {}).values()) for row in rows) / max(1, sum(row.samples for row in rows))
-    return max(each / (each + _FIXED), 1 - waiting - one.calls * _FIXED_NS / max(cost, 1))
+    return max(each / (each + fixed), 1 - waiting - one.calls * fixed_ns / max(cost, 1))
 
 
 def _to_edit(one: SavedViews) -> Location:

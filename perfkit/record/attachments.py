@@ -376,6 +376,7 @@ class Attachments:
             repeated_heads=extras.inputs.repeated_heads.rows(),
             masked_places=extras.inputs.masked_places.rows(),
             product_orders=extras.inputs.product_orders.rows(),
+            saved_views=extras.inputs.saved_views.rows(),
             weight_penalties=extras.inputs.weight_penalties.rows(),
             regrown_inputs=self._growing.rows(steps),
             recomputed_outputs=self._recomputed.rows(),

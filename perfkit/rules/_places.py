@@ -91,7 +91,7 @@ def call_of(row: LineRow | HostLine | None, lines: Lines | None) -> Location | N
     return found
 
 
-def is_method(row: LineRow | HostLine) -> bool:
+def is_method(row: Location) -> bool:
     """Whether a line is in a method: a class can keep what it computes, a function's work is its caller's to move.
 
     Of ten programs with a slow line in a method all ten authors named the method as what to change; of seven with one

@@ -102,10 +102,12 @@ class ConstantOpLog:
     def start(self) -> None:
         """The first or the second step begins."""
         self._listener.start()
+        self.inputs.saved_views.start()
 
     def stop(self) -> None:
         """The step is over."""
         if self._listener.stop():
+            self.inputs.saved_views.stop()
             self._before, self._numbers = self._numbers, set()
             self.buffers.end_step()
             self.inputs.product_orders.end_step()
@@ -150,6 +152,7 @@ class ConstantOpLog:
             number = None
         is_rebuilt = func is _JOINS and self.buffers.is_next(inputs[0][0], out, self._base_of)
         if _is_view(func, inputs[0], out) or func.namespace == "profiler":
+            self.inputs.saved_views.add_view(out)
             return  # a view computes nothing, nor does a range of torch's profiler
         if self._before is None:
             if not written:

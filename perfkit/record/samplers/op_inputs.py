@@ -2,7 +2,7 @@
 
 That is subnormal numbers, matrices of zeros, diagonal ones, lengths of Fourier transforms, shapes that broadcast by
 mistake, copies of keys for several heads, products in the slower order, masked places, targets that a loss ignores,
-rows that nothing reads or that are multiplied by zero, and parameters in a penalty.
+rows that nothing reads or that are multiplied by zero, parameters in a penalty, and views that are saved.
 
 `ConstantOpLog` hands on the ops of the forward, and to `MaskedPlaceCounts` those of the backward; only those on a CPU
 are looked at.
@@ -27,6 +27,7 @@ from perfkit.record.samplers.masked_places import MaskedPlaceCounts
 from perfkit.record.samplers.module_calls import Site
 from perfkit.record.samplers.product_orders import ProductOrderCounts
 from perfkit.record.samplers.repeated_heads import RepeatedHeadCounts
+from perfkit.record.samplers.saved_views import SavedViewCounts
 from perfkit.record.samplers.sparse_inputs import SparseInputCounts
 from perfkit.record.samplers.unread_scores import UnreadScoreCounts
 from perfkit.record.samplers.weight_penalties import WeightPenaltyCounts
@@ -90,6 +91,8 @@ class OpInputs:
         self.product_orders = ProductOrderCounts()
         #: Gets the ops of the backward too.
         self.masked_places = MaskedPlaceCounts()
+        #: Hears of both steps what is saved.
+        self.saved_views = SavedViewCounts()
         #: Whether what reads a tensor may have been missed.
         self.lost = False
         #: (line, op) -> elements that were looked at, and subnormal ones among them.

@@ -54,6 +54,7 @@ from perfkit.run.records import Lines
 ID = "cpu-preprocessing"
 #: What a rare step does, or what grows, is no preparation of inputs.
 FOLLOWS_IN_FUNCTION = ("rare-steps", "growing-step", "repeated-work")
+FOLLOWS_AT_LINE = ("saved-views",)
 CLAIMS = (*PYTHON, Selector(phase="data"))
 
 #: The share that is saved at least: chosen, four programs saved 0.75 to 1.1 times that time, a fifth half of it.

@@ -68,6 +68,8 @@ ID = "input-bound"
 WHAT_IF = ("hide-loader", None)
 #: While a rank waits for a later one, its own wait for data costs nothing.
 FOLLOWS = ("slow-rank",)
+#: What a dataset in the training process saves there is mostly not needed.
+FOLLOWS_AT_LINE = ("saved-views",)
 CLAIMS = (Selector(phase="data"), Selector(owner="idle", names=("data loading",)))
 
 #: What a ready batch costs in the process that made it (measured): no setting removes it.

@@ -44,6 +44,8 @@ from perfkit.run.records import LineRow, Lines
 
 ID = "logging-in-step"
 CLAIMS = (Selector(owner="logging"), Selector(owner="callbacks"), Selector(owner="python"), *COMPUTING)
+#: What is written there is mostly not needed.
+FOLLOWS_AT_LINE = ("saved-views",)
 
 
 def check(

@@ -50,6 +50,7 @@ FOLLOWS = ("recompiles", "anomaly-detection", "graph-breaks")
 #: A loop that calls small ops, or layers, is Python between them too; its own finding counts that time. So does that of
 #: a function that only rare steps call, or that takes longer in each step.
 FOLLOWS_IN_FUNCTION = ("many-small-ops", "loop-over-samples", "rare-steps", "growing-step")
+FOLLOWS_AT_LINE = ("saved-views",)
 
 #: The share that one vectorized call still takes at most: chosen, the six loops of many-small-ops left 3 to 7%.
 _REMAINS = 0.15

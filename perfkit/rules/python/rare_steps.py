@@ -49,7 +49,7 @@ from perfkit.run.records import EXPENSIVE_CALLS, LineRow, Lines, Rank
 ID = "rare-steps"
 #: The ledger is of the typical step, which has none of this time.
 CLAIMS = ()
-FOLLOWS_AT_LINE = ("input-bound", "checkpoint-in-step", "logging-in-step", "validation-too-often")
+FOLLOWS_AT_LINE = ("input-bound", "checkpoint-in-step", "logging-in-step", "validation-too-often", "saved-views")
 
 #: The share that is saved at least: half as often, or two samples in one call (chosen).
 _MINIMUM = 0.5

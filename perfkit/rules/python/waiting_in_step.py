@@ -47,7 +47,7 @@ CLAIMS = (Selector(owner="waiting"),)
 #: A rank that waits in a collective waits for the slow one.
 FOLLOWS = ("slow-rank", "exposed-communication")
 #: The host waits for the device there, or for what takes longer from step to step.
-FOLLOWS_AT_LINE = ("sync-in-step", "blocking-copy", "growing-step")
+FOLLOWS_AT_LINE = ("sync-in-step", "blocking-copy", "growing-step", "saved-views")
 
 #: The share that handing over still takes at most: chosen, as for python-bound.
 _REMAINS = 0.15

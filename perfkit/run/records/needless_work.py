@@ -195,6 +195,21 @@ class ProductOrder(CodeLine, frozen=True, kw_only=True):
     read_at: tuple[Location, ...]
 
 
+class SavedViews(CodeLine, frozen=True, kw_only=True):
+    """A line that saves tensors of together ``bytes`` in ``calls`` pickles of a step, and ``storage_bytes`` with them.
+
+    A memory is counted once in each pickle that writes it once. ``passed_at`` are the lines from this one outwards, up
+    to the one in the function that made the view or called what made it; this line alone where that is not known. All
+    of them are ``in_memory`` where ``pickle`` makes them, and not ``torch.save``, which writes a file as well.
+    """
+
+    calls: Count
+    bytes: Count
+    storage_bytes: Count
+    passed_at: tuple[Location, ...] = ()
+    in_memory: bool = False
+
+
 class WeightPenalty(CodeLine, frozen=True, kw_only=True):
     """A line that sums up the squares of ``parameters`` parameters of together ``elements`` elements in a step.
 

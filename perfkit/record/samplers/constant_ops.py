@@ -36,6 +36,7 @@ from perfkit.record.samplers.op_paths import calls_on, made_at, path_of_op
 from perfkit.record.samplers.op_schemas import OpSchema, flattened, schema_of, written_by
 from perfkit.record.samplers.rebuilt_buffers import RebuiltBuffers
 from perfkit.record.samplers.repeated_ops import RepeatedOpLog
+from perfkit.record.samplers.unread_results import COUNTED, UnreadResultLog
 from perfkit.run.records import ConstantOps, Phase
 
 #: Ops of one step that are looked at: at some 20 µs each, a few seconds of one step.
@@ -61,11 +62,12 @@ class ConstantOpLog:
 
     def __init__(self, phase: Callable[[], Phase]) -> None:
         self._phase = phase
-        self._listener = OpListener(self._add, self._add_read)
+        self._listener = OpListener(self._add, self._add_read, self._add_shared)
         #: Of the second step.
         self.inputs = OpInputs()
         self.repeated = RepeatedOpLog()
         self.buffers = RebuiltBuffers()
+        self.unread = UnreadResultLog()
         #: The numbers of the first step's results; None: it has not begun.
         self._before: set[int] | None = None
         self._numbers: set[int] = set()
@@ -101,11 +103,15 @@ class ConstantOpLog:
 
     def start(self) -> None:
         """The first or the second step begins."""
+        if self._before is not None:
+            self.unread.start()
         self._listener.start()
 
     def stop(self) -> None:
         """The step is over."""
         if self._listener.stop():
+            with errors_dropped():
+                self.unread.end()  # none in the first step
             self._before, self._numbers = self._numbers, set()
             self.buffers.end_step()
             self._values.clear()
@@ -127,13 +133,23 @@ class ConstantOpLog:
             with errors_dropped():
                 self.inputs.add_read(tensor, path[0])
 
+    @unseen
+    def _add_shared(self, tensor: Any) -> None:
+        """What holds a tensor hands its memory on, or reads it; on any thread; never raises."""
+        if self._before is not None:
+            with errors_dropped():
+                self.unread.add_read(tensor)
+
     def _look(self, func: Any, types: Any, inputs: tuple[Any, Any], out: Any, took_ns: int) -> None:
         phase, written = self._phase(), list[Any]()
         self._ops += 1
         if phase in _NOT_LOOKED_AT or self._ops > _MAX_OPS or is_tracing():
             self.inputs.lost |= self._ops > _MAX_OPS
-            if phase == "backward" and self._before is not None:
-                self.inputs.masked_places.add_backward(func, inputs[0])
+            self.unread.lost |= self._ops > _MAX_OPS or is_tracing()
+            if self._before is not None:
+                self.unread.add_other(inputs, phase, took_ns)
+                if phase == "backward":
+                    self.inputs.masked_places.add_backward(func, inputs[0])
             return
         try:
             schema, flat = schema_of(func), flattened(inputs)
@@ -153,6 +169,7 @@ class ConstantOpLog:
                 self.inputs.add_earlier(out)
             return
         path, between, module = path_of_op()
+        self.unread.add(func, inputs, out, path, took_ns if phase in COUNTED else 0)
         if not path:
             return  # a library's loop in a process of its own, such as a spawned rank: no line is the user's
         if number in self._before and not _on_device(out):

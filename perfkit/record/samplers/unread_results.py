@@ -41,7 +41,7 @@ _EMPTY, _ZEROS, _MAX_ZEROS = ("empty", "new_empty"), ("zeros", "new_zeros"), 10_
 _POOL = "futures/thread.py"
 
 
-class _Op(NamedTuple):
+class _LoggedOp(NamedTuple):
     """An op: the storages that it reads, and those that it makes or writes into."""
 
     func: Any
@@ -57,7 +57,7 @@ class UnreadResultLog:
     """Follows the results of one step; keeps no tensor alive."""
 
     def __init__(self) -> None:
-        self._ops: list[_Op] = []
+        self._ops: list[_LoggedOp] = []
         #: The step's storages by the address of the storage object, which is not used again while it is referred to;
         #: whether each is new and empty or zero so far.
         self._made: dict[int, StorageWeakRef] = {}
@@ -110,7 +110,7 @@ class UnreadResultLog:
                 self._made[number] = self._open[number] = _reference(tensor)
                 if kind is not None:
                     self._new[number] = kind
-        self._ops.append(_Op(func, sources, known, path, ns, schema.draws, is_needed))
+        self._ops.append(_LoggedOp(func, sources, known, path, ns, schema.draws, is_needed))
 
     def add_other(self, inputs: tuple[Any, Any], phase: Phase, ns: int) -> None:
         """An op of the backward, of the optimizer or of a validation got these arguments."""
@@ -201,7 +201,7 @@ def _others_compute() -> bool:
     return False
 
 
-def _needed(ops: list[_Op], read: set[int]) -> list[bool]:
+def _needed(ops: list[_LoggedOp], read: set[int]) -> list[bool]:
     """For each op, whether its result is needed."""
     makers: dict[int, list[int]] = {}
     for at, op in enumerate(ops):
@@ -221,20 +221,20 @@ def _needed(ops: list[_Op], read: set[int]) -> list[bool]:
     return needed
 
 
-def _rows(ops: list[_Op], needed: list[bool], other_ns: int) -> tuple[UnreadResults, ...]:
+def _rows(ops: list[_LoggedOp], needed: list[bool], other_ns: int) -> tuple[UnreadResults, ...]:
     of_ns = sum(op.ns for op in ops)
     dead_ns = sum(op.ns for op, is_needed in zip(ops, needed, strict=True) if not is_needed)
     # Where most of a step is dead it is a benchmark, which computes for the time alone.
     if dead_ns <= _FEW * of_ns or dead_ns > of_ns - dead_ns + other_ns:
         return ()
-    found: dict[Site, list[tuple[_Op, Site | None]]] = {}
+    found: dict[Site, list[tuple[_LoggedOp, Site | None]]] = {}
     for op, site, called in _outermost(ops, needed):
         found.setdefault(site, []).append((op, called))
     rows = [_row(site, dead, of_ns) for site, dead in found.items()]
     return tuple(sorted(rows, key=lambda row: -row.host_ns))
 
 
-def _outermost(ops: list[_Op], needed: list[bool]) -> list[tuple[_Op, Site, Site | None]]:
+def _outermost(ops: list[_LoggedOp], needed: list[bool]) -> list[tuple[_LoggedOp, Site, Site | None]]:
     """Each dead op with the line that leads to it and to dead ones only in one call, and the line inside that call."""
     numbered = _numbered_calls(ops)
     with_needed = {call for calls, is_needed in zip(numbered, needed, strict=True) if is_needed for call in calls}
@@ -247,7 +247,7 @@ def _outermost(ops: list[_Op], needed: list[bool]) -> list[tuple[_Op, Site, Site
     return found
 
 
-def _numbered_calls(ops: list[_Op]) -> list[list[tuple[Path, int]]]:
+def _numbered_calls(ops: list[_LoggedOp]) -> list[list[tuple[Path, int]]]:
     """For each op, the calls of functions that lead to it, innermost first: the lines, and the how-manieth by these.
 
     A call begins where a function that ran several lines is at its first one again, outside of a loop around both; a
@@ -284,7 +284,7 @@ def _loops_of(file: str) -> dict[int, int]:
     return innermost_loops(file)
 
 
-def _row(site: Site, dead: list[tuple[_Op, Site | None]], of_ns: int) -> UnreadResults:
+def _row(site: Site, dead: list[tuple[_LoggedOp, Site | None]], of_ns: int) -> UnreadResults:
     code, line = site
     busiest: Counter[Site] = Counter()
     for op, _ in dead:

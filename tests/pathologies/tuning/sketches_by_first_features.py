@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 FIXED = "--fixed" in sys.argv
-STEPS, BATCH, SIDE, WIDTH, BLOCKS, USED = 60, 8, 48, 24, 8, 3
+STEPS, BATCH, SIDE, WIDTH, BLOCKS, USED = 60, 8, 48, 24, 6, 3
 
 
 class Block(nn.Module):

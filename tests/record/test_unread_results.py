@@ -125,6 +125,22 @@ def test_blocks_of_a_loss_that_a_backward_goes_through_are_found_too() -> None:
     assert (row.line, row.ops) == (line_of(Encoder.forward, 3), 6)
 
 
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_step_most_of_which_is_dead_is_a_benchmark_unless_it_has_a_backward(*, trains: bool) -> None:
+    one = Phased()
+
+    def step() -> None:
+        loss = HEAD(X).square().mean()
+        dropped_parts()
+        for _ in range(10):
+            ENCODER(X)
+        if trains:
+            one.phase = "backward"
+            loss.backward()
+
+    assert bool(one.run(step)) is trains
+
+
 def dropped_head() -> None:
     hidden = OTHER(X)
     F.dropout(OTHER(hidden), 0.5).softmax(-1)  # nobody reads it

@@ -147,7 +147,7 @@ class ConstantOpLog:
             self.inputs.lost |= self._ops > _MAX_OPS
             self.unread.lost |= self._ops > _MAX_OPS or is_tracing()
             if self._before is not None:
-                self.unread.add_other(inputs, phase, took_ns)
+                self.unread.add_other(inputs, phase)
                 if phase == "backward":
                     self.inputs.masked_places.add_backward(func, inputs[0])
             return

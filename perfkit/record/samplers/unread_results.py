@@ -67,8 +67,8 @@ class UnreadResultLog:
         #: Storages that something other than an op of the forward reads.
         self._read: set[int] = set()
         self._in_backward = False
-        #: Of ops of other phases.
-        self._other_ns = 0
+        #: Whether a backward has begun: the step trains.
+        self._trains = False
         #: Whether a read may have been missed.
         self.lost = False
         self._rows: tuple[UnreadResults, ...] = ()
@@ -112,9 +112,9 @@ class UnreadResultLog:
                     self._new[number] = kind
         self._ops.append(_LoggedOp(func, sources, known, path, ns, schema.draws, is_needed))
 
-    def add_other(self, inputs: tuple[Any, Any], phase: Phase, ns: int) -> None:
+    def add_other(self, inputs: tuple[Any, Any], phase: Phase) -> None:
         """An op of the backward, of the optimizer or of a validation got these arguments."""
-        self._other_ns += ns
+        self._trains |= phase == "backward"
         if phase == "backward" and not self._in_backward:
             self._keep_existing()
         self._in_backward = phase == "backward"
@@ -132,7 +132,7 @@ class UnreadResultLog:
         """The step is over."""
         if not self.lost and not _others_compute():
             self._keep_existing()
-            self._rows = _rows(self._ops, _needed(self._ops, self._read), self._other_ns)
+            self._rows = _rows(self._ops, _needed(self._ops, self._read), trains=self._trains)
         for kept in (self._ops, self._made, self._new, self._open, self._read):
             kept.clear()
 
@@ -223,11 +223,11 @@ def _needed(ops: list[_LoggedOp], read: set[int]) -> list[bool]:
     return needed
 
 
-def _rows(ops: list[_LoggedOp], needed: list[bool], other_ns: int) -> tuple[UnreadResults, ...]:
+def _rows(ops: list[_LoggedOp], needed: list[bool], *, trains: bool) -> tuple[UnreadResults, ...]:
     of_ns = sum(op.ns for op in ops)
     dead_ns = sum(op.ns for op, is_needed in zip(ops, needed, strict=True) if not is_needed)
-    # Where most of a step is dead it is a benchmark, which computes for the time alone.
-    if dead_ns <= _FEW * of_ns or dead_ns > of_ns - dead_ns + other_ns:
+    # Without a backward, a step most of which is dead is a benchmark's, which computes for the time alone.
+    if dead_ns <= _FEW * of_ns or (not trains and 2 * dead_ns > of_ns):
         return ()
     found: dict[Site, list[tuple[_LoggedOp, Site | None]]] = {}
     for op, site, called in _outermost(ops, needed):

@@ -5,7 +5,7 @@ reconstruction or a metric is computed and dropped. Their time can be had withou
 
 How it shows: in one step, in which ops are listened to, no other op, no backward, no update and no Python reads what
 the ops below a line compute, directly or through other ops, and it is gone at the step's end. Their share of the step
-is 5% or more, and no more than that of the ops that are needed.
+is 5% or more; in a step without a backward, at most half.
 
 Causes: all layers of a pretrained network for a loss on features; `hidden_states[-4]`; an auxiliary head whose loss was
 taken out; `need_weights=True`; a decoder that runs where only codes are trained.

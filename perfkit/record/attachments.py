@@ -364,6 +364,7 @@ class Attachments:
             collected=self.garbage.lines(),
             constant_ops=extras.constant_ops,
             repeated_ops=extras.repeated_ops,
+            unread_results=extras.unread_results,
             ignored_targets=extras.inputs.ignored_targets.rows(),
             subnormal_inputs=extras.inputs.subnormal_inputs(),
             wide_broadcasts=extras.inputs.wide_broadcasts(),

@@ -33,9 +33,10 @@ from perfkit.record.samplers.module_calls import Path, Site, location_of
 from perfkit.record.samplers.op_inputs import OpInputs
 from perfkit.record.samplers.op_listener import OpListener
 from perfkit.record.samplers.op_paths import calls_on, made_at, path_of_op
-from perfkit.record.samplers.op_schemas import OpSchema, flattened, schema_of, written_by
+from perfkit.record.samplers.op_schemas import OpSchema, flattened, schema_of, tensors_in, written_by
 from perfkit.record.samplers.rebuilt_buffers import RebuiltBuffers
 from perfkit.record.samplers.repeated_ops import RepeatedOpLog
+from perfkit.record.samplers.unread_results import COUNTED, UnreadResultLog
 from perfkit.run.records import ConstantOps, Phase
 
 #: Ops of one step that are looked at: at some 20 µs each, a few seconds of one step.
@@ -61,11 +62,12 @@ class ConstantOpLog:
 
     def __init__(self, phase: Callable[[], Phase]) -> None:
         self._phase = phase
-        self._listener = OpListener(self._add, self._add_read)
+        self._listener = OpListener(self._add, self._add_read, self._add_shared)
         #: Of the second step.
         self.inputs = OpInputs()
         self.repeated = RepeatedOpLog()
         self.buffers = RebuiltBuffers()
+        self.unread = UnreadResultLog()
         #: The numbers of the first step's results; None: it has not begun.
         self._before: set[int] | None = None
         self._numbers: set[int] = set()
@@ -101,6 +103,7 @@ class ConstantOpLog:
 
     def start(self) -> None:
         """The first or the second step begins."""
+        self.unread.start()
         self._listener.start()
         self.inputs.saved_views.start()
 
@@ -108,6 +111,8 @@ class ConstantOpLog:
         """The step is over."""
         if self._listener.stop():
             self.inputs.saved_views.stop()
+            with errors_dropped():
+                self.unread.end()  # none in the first step
             self._before, self._numbers = self._numbers, set()
             self.buffers.end_step()
             self.inputs.product_orders.end_step()
@@ -130,15 +135,24 @@ class ConstantOpLog:
             with errors_dropped():
                 self.inputs.add_read(tensor, path[0])
 
+    @unseen
+    def _add_shared(self, tensor: Any) -> None:
+        """What holds a tensor hands its memory on, or reads it; on any thread; never raises."""
+        if self._before is not None:
+            with errors_dropped():
+                self.unread.add_read(tensor)
+
     def _look(self, func: Any, types: Any, inputs: tuple[Any, Any], out: Any, took_ns: int) -> None:
         phase, written = self._phase(), list[Any]()
         self._ops += 1
         if phase in _NOT_LOOKED_AT or self._ops > _MAX_OPS or is_tracing():
             self.inputs.lost |= self._ops > _MAX_OPS
+            self.unread.lost |= self._ops > _MAX_OPS or is_tracing()
             if self._before is not None:
+                self.unread.add_other(inputs, phase)
                 self.inputs.product_orders.add_elsewhere(inputs, missed=phase not in _NOT_LOOKED_AT)
-            if phase == "backward" and self._before is not None:
-                self.inputs.masked_places.add_backward(func, inputs[0])
+                if phase == "backward":
+                    self.inputs.masked_places.add_backward(func, inputs[0])
             return
         try:
             schema, flat = schema_of(func), flattened(inputs)
@@ -159,6 +173,7 @@ class ConstantOpLog:
                 self.inputs.add_earlier(out)
             return
         path, between, module = path_of_op()
+        self.unread.add(func, inputs, out, path, took_ns if phase in COUNTED else 0)
         if not path:
             return  # a library's loop in a process of its own, such as a spawned rank: no line is the user's
         self.inputs.product_orders.add(func, inputs, out, path[0], in_library=bool(between))
@@ -169,7 +184,7 @@ class ConstantOpLog:
                 self._of_library.add(path)
                 if module is not None:
                     self._library_modules[between[0]] = module
-            self._kept.update((id(one), (weakref.ref(one), path, between, took_ns)) for one in _tensors(out))
+            self._kept.update((id(one), (weakref.ref(one), path, between, took_ns)) for one in tensors_in(out))
         else:
             for tensor in written:
                 self._uncount(tensor)
@@ -178,7 +193,7 @@ class ConstantOpLog:
                 self._changing_calls.update(calls_on(path))
             self._changing.update(between)
             self._changing_sites.update(path[:1])
-            with_graph = torch.is_grad_enabled() and any(one.requires_grad for one in _tensors(inputs))
+            with_graph = torch.is_grad_enabled() and any(one.requires_grad for one in tensors_in(inputs))
             self.repeated.add(func, inputs[0], out, path, took_ns, with_graph=with_graph)
         if is_rebuilt:
             library = owner_of(between[-1].co_filename) if between else None
@@ -381,9 +396,5 @@ def _dead() -> Any:
     return None
 
 
-def _tensors(out: Any) -> list[Any]:
-    return [one for one in flattened(out) if isinstance(one, torch.Tensor)]
-
-
 def _on_device(out: Any) -> bool:
-    return any(one.device.type != "cpu" for one in _tensors(out))
+    return any(one.device.type != "cpu" for one in tensors_in(out))

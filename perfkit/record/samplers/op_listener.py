@@ -17,6 +17,8 @@ from perfkit._patches import Patches
 
 #: ``np.asarray(tensor)`` calls ``numpy``; what reads one number is an op.
 _READS = ("numpy", "tolist")
+#: What hands on the memory of a tensor: to code that is not torch's, to another process, into a file.
+_SHARES = ("data_ptr", "__dlpack__", "__reduce_ex__", "_typed_storage")
 
 
 class OpListener:
@@ -25,13 +27,18 @@ class OpListener:
     Args:
         on_op: Called after each op with it, the types and the arguments that it got, its result and its time in ns.
         on_read: Called with each tensor that Python reads as a whole.
+        on_shared: Called with these, and with those whose memory is handed on; also on other threads.
     """
 
     def __init__(
-        self, on_op: Callable[[Any, Any, tuple[Any, Any], Any, int], None], on_read: Callable[[Any], None]
+        self,
+        on_op: Callable[[Any, Any, tuple[Any, Any], Any, int], None],
+        on_read: Callable[[Any], None],
+        on_shared: Callable[[Any], None],
     ) -> None:
         self._on_op = on_op
         self._on_read = on_read
+        self._on_shared = on_shared
         self._mode: Any = None
         self._thread = -1
         self._patches = Patches()
@@ -39,7 +46,7 @@ class OpListener:
     def start(self) -> None:
         """Hear the ops from now on."""
         self._thread = get_ident()
-        for name in _READS:
+        for name in (*_READS, *_SHARES):
             self._patches.wrap(torch.Tensor, name, self._heard)
         self._mode = _ListeningMode(self._on_op)
         self._mode.__enter__()
@@ -57,12 +64,10 @@ class OpListener:
         @functools.wraps(method)
         def read(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             # perfkit reads samples of tensors meanwhile.
-            if (
-                self._mode is not None
-                and get_ident() == self._thread
-                and owner_of(sys._getframe(1).f_code.co_filename) != "perfkit"
-            ):
-                self._on_read(tensor)
+            if self._mode is not None and owner_of(sys._getframe(1).f_code.co_filename) != "perfkit":
+                self._on_shared(tensor)
+                if method.__name__ in _READS and get_ident() == self._thread:
+                    self._on_read(tensor)
             return method(tensor, *args, **kwargs)
 
         return read

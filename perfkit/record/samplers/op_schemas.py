@@ -56,3 +56,8 @@ def flattened(value: Any) -> list[Any]:
         else:
             found.append(one)
     return found
+
+
+def tensors_in(value: Any) -> list[Any]:
+    """The tensors among these values."""
+    return [one for one in flattened(value) if isinstance(one, torch.Tensor)]

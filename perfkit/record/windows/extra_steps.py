@@ -31,6 +31,7 @@ from perfkit.run.records import (
     StepKind,
     Syncs,
     TracedLine,
+    UnreadResults,
 )
 from perfkit.syncs import SyncDetector, detect_syncs
 
@@ -217,6 +218,11 @@ class ExtraSteps:
     def repeated_ops(self) -> tuple[RepeatedOps, ...]:
         """The line below which ops compute the same several times in a step."""
         return self._constants.repeated.rows()
+
+    @property
+    def unread_results(self) -> tuple[UnreadResults, ...]:
+        """The lines below which ops compute what nothing reads."""
+        return self._constants.unread.rows()
 
     @property
     def inputs(self) -> OpInputs:

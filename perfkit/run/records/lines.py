@@ -24,6 +24,7 @@ from perfkit.run.records.needless_work import (
     SlowFft,
     SparseInput,
     SubnormalInputs,
+    UnreadResults,
     WeightPenalty,
     WideBroadcast,
 )
@@ -271,6 +272,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     ``workers`` has one entry per type of dataset that loader workers read; ``collected`` one per line in which a full
     garbage collection began, ``constant_ops`` one per line below which ops compute the same in each step,
     ``repeated_ops`` at most one, for a line below which they compute the same several times in a step,
+    ``unread_results`` one per line below which ops compute what nothing reads,
     ``ignored_targets`` one per line and number of classes whose loss ignores targets, ``subnormal_inputs`` one per line
     and kind of product, ``wide_broadcasts`` one per line, op and shapes, ``dropped_rows`` one per line that picks from
     rows, ``gated_rows`` one per line that multiplies rows by factors some of which are zero, ``rebuilt_buffers`` one
@@ -300,6 +302,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     collected: tuple[Collected, ...] = ()
     constant_ops: tuple[ConstantOps, ...] = ()
     repeated_ops: tuple[RepeatedOps, ...] = ()
+    unread_results: tuple[UnreadResults, ...] = ()
     ignored_targets: tuple[IgnoredTargets, ...] = ()
     subnormal_inputs: tuple[SubnormalInputs, ...] = ()
     wide_broadcasts: tuple[WideBroadcast, ...] = ()

@@ -47,6 +47,25 @@ class RepeatedOps(CodeLine, frozen=True, kw_only=True):
     builds_graph: bool
 
 
+class UnreadResults(CodeLine, frozen=True, kw_only=True):
+    """A line below which ops compute what nothing reads: see `perfkit.record.samplers.unread_results`.
+
+    Attributes:
+        called: The function that the line calls, all of whose ops are such; None where the line itself has them.
+        busiest: The line that takes most of their time, this one or one that it leads to.
+        ops: How many there are in a step, and ``host_ns`` their time, in which ops were listened to; of all ops that
+            are neither of the backward nor of the optimizer, ``of_ns``.
+        draws: Whether some of them draw random numbers.
+    """
+
+    called: str | None = None
+    busiest: Location
+    ops: Count
+    host_ns: Count
+    of_ns: Count
+    draws: bool = False
+
+
 class IgnoredTargets(CodeLine, frozen=True, kw_only=True):
     """Losses over ``classes`` in one line: of ``targets`` in a step they ignore ``ignored``, as those of padding."""
 

@@ -54,6 +54,13 @@ _LARGER = 4
 #: What a pickle takes whatever its size, at most, in memory and in a file: as much as so many bytes, and so many ns. In
 #: memory 0.1 to 0.5 MB and 0.1 to 0.2 ms were measured, in files on a disk up to 5 MB and 3.5 ms (CALIBRATION.md).
 _FIXED = {True: (1_000_000, 1_000_000), False: (5_000_000, 5_000_000)}
+#: So many needless bytes per step are worth a word, whatever the line takes: another line may compress them, or write
+#: them into a database (chosen: to compress 1 MB took 35 ms).
+_MUCH = 1_000_000
+_ADVICE = (
+    "Save a copy of what is needed (torch.save(row.clone(), ...), row.numpy().tobytes() for a blob), or the whole "
+    "tensor once."
+)
 #: Libraries that save and compress.
 _SAVE = frozenset({"torch.serialization", "torch.storage", "gzip", "bz2", "lzma", "zipfile"})
 
@@ -69,26 +76,36 @@ def check(step: MeanStepBudget, lines: Lines, works: tuple[HostWork, ...] = ()) 
         needless = (1 - one.bytes / one.storage_bytes) * cost
         least = needless * _growing_share(one, cost, lines)
         if step.is_negligible(least) or not shows_amount(samples, total):
+            if one.storage_bytes - one.bytes >= _MUCH:
+                yield step.finding(
+                    cost=None,
+                    severity="info",
+                    spent=one.at,
+                    change=_to_edit(one),
+                    message=f"{_sentence(one)}. What the rest takes to write, compress or send is not known.",
+                    advice=_ADVICE,
+                )
             continue
         yield step.finding(
             cost=cost,
             saving=(step.minimum_saving(least, samples=samples), step.maximum_saving(needless, samples=samples)),
             spent=one.at,
             change=_to_edit(one),
-            message=(
-                f"{size(one.bytes)} of tensors are saved as {size(one.storage_bytes)}, {times(one.calls)} per step: "
-                f"each view is written with all of the memory that it is a part of. This takes {step.shown(cost)}."
-            ),
-            advice=(
-                "Save a copy of what is needed (torch.save(row.clone(), ...), row.numpy().tobytes() for a blob), or "
-                "the whole tensor once."
-            ),
+            message=f"{_sentence(one)}. This takes {step.shown(cost)}.",
+            advice=_ADVICE,
             confidence="high" if samples >= CERTAIN_SAMPLES else "medium",
             evidence=(
                 Evidence.ms("time of this line", cost, f"{samples} samples of stacks"),
                 Evidence("needed of what is written", size(one.bytes), f"of {size(one.storage_bytes)}", "one step"),
             ),
         )
+
+
+def _sentence(one: SavedViews) -> str:
+    return (
+        f"{size(one.bytes)} of tensors are saved as {size(one.storage_bytes)}, {times(one.calls)} per step: each view "
+        "is written with all of the memory that it is a part of"
+    )
 
 
 def _time_of(one: SavedViews, lines: Lines, works: Sequence[HostWork]) -> tuple[int, int]:

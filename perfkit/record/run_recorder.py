@@ -128,7 +128,7 @@ class RunRecorder:
             capture_nvtx=self._options.capture_nvtx,
             detect_cuda=detect in ("auto", "cuda"),
             at_import=self._started_by == "perfkit run" and not self.clock.step_num,
-            on_optimizer=self._optimizers.append,
+            on_optimizer=self._optimizers.add,
             on_epoch_end=self.on_epoch_end,
         )
 

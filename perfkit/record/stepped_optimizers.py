@@ -15,6 +15,11 @@ class SteppedOptimizers(list[Any]):
     They are held, because what trains is also asked after the function that trained has returned. Each holds its model.
     """
 
+    def add(self, optimizer: Any) -> None:
+        """An optimizer steps for the first time."""
+        self.append(optimizer)
+        self.let_go()
+
     def let_go(self) -> None:
         """Drop those that the program has let go of, but for the last one: another one trains by now.
 

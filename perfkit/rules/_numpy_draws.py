@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from perfkit._location import Location
 from perfkit.run.records import Lines
 
@@ -15,9 +17,13 @@ _WEIGHS = (
 )
 
 
-def draw_advice(place: Location | None, lines: Lines | None) -> str:
-    """The advice for a line that draws so, to stand before others; empty for other lines."""
-    if place is None or lines is None:
+def draw_advice(place: Location | None, libraries: Iterable[str], lines: Lines | None) -> str:
+    """The advice for a line that draws so, to stand before others; empty for other lines.
+
+    ``libraries`` are those in which the line's time passes, as `LineRow.within` has them: numpy's compiled code is in
+    none.
+    """
+    if place is None or lines is None or any(one and not one.startswith("numpy") for one in libraries):
         return ""
     drawn = next((one for one in lines.numpy_draws if (one.file, one.line) == (place.file, place.line)), None)
     return "" if drawn is None else _PERMUTES if drawn.permutes else _WEIGHS

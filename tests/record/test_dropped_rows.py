@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -137,6 +138,7 @@ def test_several_lines_that_pick_from_the_same_rows_are_one() -> None:
         lambda: (lambda one: (one @ one)[IDS])(torch.softmax(CATALOGUE @ CATALOGUE.T, 1)),
         lambda: (lambda rows: (rows.tolist(), rows[IDS]))(encoded(CATALOGUE)),
         lambda: (lambda rows: (np.asarray(rows.detach()), rows[IDS]))(encoded(CATALOGUE)),
+        lambda: (lambda rows: (pickle.dumps(rows.detach()), rows[IDS]))(encoded(CATALOGUE)),
     ],
     ids=[
         "all are picked",
@@ -157,6 +159,7 @@ def test_several_lines_that_pick_from_the_same_rows_are_one() -> None:
         "a product with itself",
         "all are read in Python",
         "all are read by numpy",
+        "all are saved",
     ],
 )
 def test_rows_that_are_needed_are_none(step: Callable[[], Any]) -> None:
@@ -171,6 +174,21 @@ def test_rows_of_a_state_that_the_next_step_reads_are_needed() -> None:
         state[0][IDS].sum()
 
     assert found(step) == ()
+
+
+def test_rows_that_a_validation_reads_are_needed() -> None:
+    phase: list[Phase] = ["forward"]
+    log = ConstantOpLog(lambda: phase[0])
+    for _ in range(2):
+        log.start()
+        rows = encoded(CATALOGUE)
+        rows[IDS].sum()
+        phase[0] = "validation"
+        rows.norm()
+        phase[0] = "forward"
+        log.stop()
+
+    assert log.inputs.dropped_rows() == ()
 
 
 def test_of_too_many_choices_nothing_is_said() -> None:

@@ -55,17 +55,19 @@ def test_a_repeated_call_with_a_backward_counts_with_it() -> None:
 
 def test_a_metric_whose_value_a_statement_drops_is_told_from_one_that_is_read() -> None:
     metric, own = torchmetrics.MeanMetric(), nn.Identity()
-    values = torch.ones(4)
+    values, kept = torch.ones(4), list[Any]()
 
     def step() -> None:
         metric(values)
         own(values)
+        kept.append(metric(values))
         read = metric(values)
         metric.update(read)
 
     assert [(calls.module, calls.drops_value) for calls in traced(step)] == [
         ("MeanMetric", True),
         ("Identity", False),
+        ("MeanMetric", False),
         ("MeanMetric", False),
     ]
 

@@ -23,6 +23,8 @@ from perfkit.record.samplers.user_source import HotPlaces
         ("at = np.random.choice(900_000, 512)", None),
         ("at = rng.choice(2400, 20, p=None)", None),
         ("at = random.choice(names)", None),
+        ("at = jax.random.choice(key, names, (5,), False)", None),
+        ("at = self.random.choice(9, 3, replace=False)", None),
         ("at = choice(2400, 20, p=weights)", None),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -138,6 +139,17 @@ def as_map() -> None:
     KEPT.alike @ C
 
 
+def in_bfloat16(step: Callable[[], Any]) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        step()
+
+
+def with_its_gradient() -> None:
+    alike = A @ B
+    alike.register_hook(lambda gradient: gradient.clamp(-1, 1))
+    alike @ C
+
+
 def read_twice(read: Callable[[Tensor], Any]) -> Callable[[], Any]:
     def step() -> None:
         alike = A @ B
@@ -176,6 +188,9 @@ def read_twice(read: Callable[[Tensor], Any]) -> Callable[[], Any]:
         lambda: torch.linalg.multi_dot([A, B, C]),
         lambda: A @ (B @ C),
         lambda: LAYERS(A),
+        lambda: in_bfloat16(lambda: LAYERS(A)),
+        read_twice(lambda alike: pickle.dumps(alike.detach())),
+        with_its_gradient,
     ],
     ids=[
         *("softmax", "a mask", "dropout", "a factor of each row", "a reciprocal"),
@@ -183,7 +198,7 @@ def read_twice(read: Callable[[Tensor], Any]) -> Callable[[], Any]:
         *("a loss reads it", "several products", "Python reads it", "Python reads an element", "a mask of attention"),
         *("with itself", "kept", "detached", "a part"),
         *("other rows", "halves of rows", "parts of columns", "a small one", "a bottleneck", "multi_dot", "in order"),
-        "two layers",
+        *("two layers", "two layers in bfloat16", "saved", "its gradient is read"),
     ],
 )
 def test_products_that_need_their_order_or_whose_result_is_needed_are_not(step: Callable[[], Any]) -> None:

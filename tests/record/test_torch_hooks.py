@@ -201,10 +201,22 @@ def test_without_a_loader_a_new_optimizer_in_each_round_ends_the_steps_of_its_ro
                 loss_of(weight).backward()
                 optimizer.step()
 
-    # The first update of the third round is taken for one of a second optimizer that will step in turns with the other.
-    steps = recording.phases("forward", "backward", "optimizer")
-    assert sum(forward for forward, _, _ in steps) == 5 * 4 * 10
-    assert len(steps) >= 5 * 4 - 4
+    assert recording.phases("forward", "backward", "optimizer") == [(10, 6, 8)] * 5 * 4
+
+
+def test_an_inner_optimizer_made_anew_in_each_round_does_not_end_the_steps_of_the_outer_one(
+    clock: Any, weight: torch.Tensor, recorded: Any
+) -> None:
+    outer = SlowSGD([weight], lr=0.1)
+    with recorded() as recording:
+        for _ in range(5):
+            inner = SlowSGD([weight], lr=0.1)
+            for optimizer in (inner, inner, inner, outer):
+                loss_of(weight).backward()
+                optimizer.step()
+
+    # Until the outer one steps, each update of the inner one is a step.
+    assert recording.phases("forward", "backward", "optimizer")[-4:] == [(40, 24, 32)] * 4
 
 
 def test_an_inference_loop_has_one_step_per_batch(clock: Any, weight: torch.Tensor, recorded: Any) -> None:

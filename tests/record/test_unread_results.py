@@ -141,6 +141,19 @@ def test_a_step_most_of_which_is_dead_is_a_benchmark_unless_it_has_a_backward(*,
     assert bool(one.run(step)) is trains
 
 
+def test_what_a_thread_that_the_step_starts_reads_is_not_known() -> None:
+    started = threading.Thread.start
+
+    def step() -> None:
+        dropped = OTHER(X)
+        thread = threading.Thread(target=lambda: dropped.norm().item())
+        thread.start()
+        thread.join()
+
+    assert found(step) == ()
+    assert threading.Thread.start is started
+
+
 def dropped_head() -> None:
     hidden = OTHER(X)
     F.dropout(OTHER(hidden), 0.5).softmax(-1)  # nobody reads it

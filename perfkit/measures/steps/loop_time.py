@@ -281,7 +281,7 @@ def _other_rows(
     ns, steps = validation
     if ns:
         totals["recorded"][0] -= ns
-        totals["recorded"][1] -= steps
+        totals["recorded"][1] = max(0, totals["recorded"][1] - steps)
         totals["validation"][0] += ns
         totals["validation"][1] += steps
     return [LoopPart(use=use, total_ns=ns, steps=steps) for use, (ns, steps) in totals.items()]

@@ -66,9 +66,6 @@ class StepBoundaries:
         self.repeats: Counter[int] = Counter()
         self._first: int | None = None
         self._closing: int | None = None
-        #: The optimizers that have stepped, and the one that stepped last if that was its first step.
-        self._stepped: set[int] = set()
-        self._new: int | None = None
         #: Whether the program trains; None: not known yet.
         self._trains: bool | None = None
         #: Whether it updates its weights by itself.
@@ -151,6 +148,11 @@ class StepBoundaries:
         self._trains = True
         self._after_update(key, "optimizer")
 
+    def forget(self, key: int | None) -> None:
+        """The optimizer ``key`` is gone: where it ended the steps, another one will, as of the next round or fold."""
+        if key is not None and key == self._closing:
+            self._first = self._closing = None
+
     def after_optimizer_inside(self, key: int) -> None:
         """The optimizer ``key`` has stepped in a hook of the backward that runs.
 
@@ -207,12 +209,9 @@ class StepBoundaries:
             if self.repeats[key] <= (_AFTER_LAST if self.exhausted else _MANY):
                 return
             self.at_fetch = False
-        is_second, self._new = key == self._new, None if key in self._stepped else key
-        self._stepped.add(key)
         # A step ends with the optimizer that steps last before the first one steps again; until there is a second one,
-        # that is the only one. A new one that steps twice in a row replaces those before, which would have stepped in
-        # between: the program makes one for each round, or each fold.
-        if self._first is None or is_second:
+        # that is the only one.
+        if self._first is None:
             self._first = self._closing = key
         elif self._closing == self._first and key != self._first:
             self._closing = key

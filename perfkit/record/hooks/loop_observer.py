@@ -9,6 +9,7 @@ import functools
 import itertools
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from threading import get_ident
 from typing import Any
 
@@ -44,6 +45,8 @@ class LoopObserver:
         #: Optimizers that have stepped and are alive: their numbers, by their ids.
         self._optimizers: dict[int, int] = {}
         self._numbers = itertools.count()
+        #: Called with the number of an optimizer that is gone.
+        self._on_gone: Callable[[int | None], None] = lambda number: None
         self._thread = get_ident()
         self._patches = Patches()
         #: The iterator of the last fetch, weakly: one that the program has left must end its workers.
@@ -114,10 +117,13 @@ class LoopObserver:
             self._add_optimizer(optimizer)
 
     def _add_optimizer(self, optimizer: Any) -> None:
-        key = id(optimizer)
         if len(self._optimizers) < _MAX_OPTIMIZERS:
-            self._optimizers[key] = next(self._numbers)
-            weakref.finalize(optimizer, self._optimizers.pop, key, None).atexit = False
+            self._optimizers[id(optimizer)] = next(self._numbers)
+            with suppress(TypeError):  # a wrapper of the program's may have no weak references
+                weakref.finalize(optimizer, self._forget_optimizer, id(optimizer)).atexit = False
             self._on_optimizer(optimizer)
+
+    def _forget_optimizer(self, key: int) -> None:
+        self._on_gone(self._optimizers.pop(key, None))
 
     dynamo.leave_out(_before_optimizer)

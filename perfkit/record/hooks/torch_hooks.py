@@ -65,6 +65,7 @@ class LoopHooks(LoopObserver):
         super().__init__(on_optimizer=on_optimizer, on_samples=on_samples, on_batch=on_batch)
         self._clock = clock
         self._bounds = StepBoundaries(clock, active=boundaries)
+        self._on_gone = self._bounds.forget
         self._roots = RootCalls(lambda: self._thread, self._before_call)
         #: Called with each module that is called from outside of any other, in a step, and its arguments.
         self.on_call: Callable[[Any, Any], None] = lambda module, inputs: None

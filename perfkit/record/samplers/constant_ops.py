@@ -104,8 +104,8 @@ class ConstantOpLog:
     def start(self) -> None:
         """The first or the second step begins."""
         self.unread.start()
-        self._listener.start()
         self.inputs.saved_views.start()
+        self._listener.start()
 
     def stop(self) -> None:
         """The step is over."""
@@ -141,6 +141,7 @@ class ConstantOpLog:
         if self._before is not None:
             with errors_dropped():
                 self.unread.add_read(tensor)
+                self.inputs.add_shared(tensor)
 
     def _look(self, func: Any, types: Any, inputs: tuple[Any, Any], out: Any, took_ns: int) -> None:
         phase, written = self._phase(), list[Any]()
@@ -150,9 +151,7 @@ class ConstantOpLog:
             self.unread.lost |= self._ops > _MAX_OPS or is_tracing()
             if self._before is not None:
                 self.unread.add_other(inputs, phase)
-                self.inputs.product_orders.add_elsewhere(inputs, missed=phase not in _NOT_LOOKED_AT)
-                if phase == "backward":
-                    self.inputs.masked_places.add_backward(func, inputs[0])
+                self.inputs.add_elsewhere(func, inputs, phase, missed=phase not in _NOT_LOOKED_AT)
             return
         try:
             schema, flat = schema_of(func), flattened(inputs)

@@ -14,4 +14,6 @@ def drops_value(kind: type, file: str, line: int) -> bool:
     if not any(one.__name__ in _BASES and one.__module__.startswith("torchmetrics.") for one in kind.__mro__):
         return False
     statement = read_source(file).statement_at(line)
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    # A call among the arguments may be the metric's, whose value the statement's call gets.
+    return isinstance(call, ast.Call) and sum(isinstance(one, ast.Call) for one in ast.walk(call)) == 1

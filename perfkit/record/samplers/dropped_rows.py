@@ -145,6 +145,10 @@ class DroppedRowCounts:
         self._next_root += 1
         return _Rows(count, depth, frozenset(), frozenset((self._next_root,)))
 
+    def add_read(self, tensor: Any) -> None:
+        """All rows of a tensor are read, by something that is no op of the forward."""
+        self._mix([tensor])
+
     def _mix(self, tensors: list[Any]) -> None:
         """All rows of these tensors are needed."""
         for tensor in tensors:

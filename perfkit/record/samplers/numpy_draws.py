@@ -28,11 +28,16 @@ def _draws(statement: ast.stmt | None, line: int) -> Iterator[bool]:
             continue
         if not one.lineno <= line <= (one.end_lineno or one.lineno):
             continue
-        weights, replace = _argument(one, "p", _WEIGHTS), _argument(one, "replace", _REPLACE)
+        is_module = _is_module(one.func.value)
+        # Positions are of numpy's functions; a Generator is known by the names of its arguments.
+        weights, replace = (
+            _argument(one, name, position if is_module else len(one.args))
+            for name, position in (("p", _WEIGHTS), ("replace", _REPLACE))
+        )
         if weights is not None and not (isinstance(weights, ast.Constant) and weights.value is None):
             yield False
         # The functions of the module, and RandomState's; a Generator draws few of many without it.
-        elif isinstance(replace, ast.Constant) and replace.value is False and _is_module(one.func.value):
+        elif isinstance(replace, ast.Constant) and replace.value is False and is_module:
             yield True
 
 
@@ -43,4 +48,4 @@ def _argument(call: ast.Call, name: str, position: int) -> ast.expr | None:
 
 def _is_module(value: ast.expr) -> bool:
     """Whether an expression is ``np.random``."""
-    return isinstance(value, ast.Attribute) and value.attr == "random" and isinstance(value.value, ast.Name)
+    return ast.unparse(value) in ("np.random", "numpy.random")

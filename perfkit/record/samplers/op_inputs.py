@@ -25,13 +25,14 @@ from perfkit.record.samplers.fft_lengths import FftLengths
 from perfkit.record.samplers.ignored_targets import IgnoredTargetCounts
 from perfkit.record.samplers.masked_places import MaskedPlaceCounts
 from perfkit.record.samplers.module_calls import Site
+from perfkit.record.samplers.op_schemas import tensors_in
 from perfkit.record.samplers.product_orders import ProductOrderCounts
 from perfkit.record.samplers.repeated_heads import RepeatedHeadCounts
 from perfkit.record.samplers.saved_views import SavedViewCounts
 from perfkit.record.samplers.sparse_inputs import SparseInputCounts
 from perfkit.record.samplers.unread_scores import UnreadScoreCounts
 from perfkit.record.samplers.weight_penalties import WeightPenaltyCounts
-from perfkit.run.records import DroppedRows, GatedRows, SubnormalInputs, WideBroadcast
+from perfkit.run.records import DroppedRows, GatedRows, Phase, SubnormalInputs, WideBroadcast
 
 #: Elements of an input that are looked at, evenly spaced: enough to tell a share of 1%.
 _SAMPLED = 8_192
@@ -136,6 +137,21 @@ class OpInputs:
         """Python reads all values of a tensor, as an op does that returns no tensor."""
         self.product_orders.add_read(tensor)
         self._follow(torch.ops.aten._local_scalar_dense.default, (tensor,), None, site)
+
+    def add_shared(self, tensor: Any) -> None:
+        """The memory of a tensor is handed on, on any thread: all of it may be read."""
+        self._dropped_rows.add_read(tensor)
+        self.product_orders.add_read(tensor)
+
+    def add_elsewhere(self, func: Any, inputs: tuple[Any, Any], phase: Phase, *, missed: bool) -> None:
+        """An op that is not looked at got these arguments; ``missed`` where it may make what others read."""
+        self.product_orders.add_elsewhere(inputs, missed=missed)
+        if phase == "backward":
+            # It reads rows that nothing picks, as zeros.
+            self.masked_places.add_backward(func, inputs[0])
+            return
+        for tensor in tensors_in(inputs):
+            self._dropped_rows.add_read(tensor)
 
     def add_earlier(self, out: Any) -> None:
         """An op of the step before has returned ``out``."""

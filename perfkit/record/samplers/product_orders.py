@@ -106,6 +106,8 @@ class ProductOrderCounts:
 
     def __init__(self) -> None:
         self._known: dict[int, _Memory] = {}
+        #: Memory with what ops have made of parameters alone; the references keep the keys.
+        self._weights: dict[int, StorageWeakRef] = {}
         self._products: list[_Product] = []
         self._ops = 0
         #: Whether what reads a tensor may have been missed.
@@ -145,6 +147,8 @@ class ProductOrderCounts:
                     self._copy(memory, tensor, out) if follows else self._multiply(memory, tensor, factors)
                 ):
                     memory.product.is_needed = True
+        if factors is None:
+            self._add_weight(inputs, out)
         if factors is not None and not in_library and name not in _WITH_SUMMAND:
             bias = (*inputs[0][2:3], inputs[1].get("bias"))
             if name != "linear" or all(one is None for one in bias):
@@ -171,12 +175,15 @@ class ProductOrderCounts:
         own, other = factors if is_left else factors[::-1]
         if not is_left and memory.reference.cdata != _key(own):
             return False  # the summand
+        # Who asks for the gradient of the result needs the result.
+        if own._backward_hooks or own.retains_grad:
+            return False
         # What is detached, or made without gradients, has factors with them.
         if product.has_graph != own.requires_grad or product.with_grad != torch.is_grad_enabled():
             return False
         by_columns = _contracted(memory.layout, own, other, is_left=is_left)
         # Two layers without an activation between them are the author's choice of a model.
-        if by_columns is None or (product.of_weights[by_columns] and _is_weight(other)):
+        if by_columns is None or (product.of_weights[by_columns] and self._is_weight(other)):
             return False
         _, rows, columns = product.shape
         times = product.shape[0] if other.dim() > 2 else 1
@@ -200,7 +207,7 @@ class ProductOrderCounts:
             has_graph=with_grad and (left.requires_grad or right.requires_grad),
             with_grad=with_grad,
             numbers=[self._ops],
-            of_weights=(_is_weight(left), _is_weight(right)),
+            of_weights=(self._is_weight(left), self._is_weight(right)),
         )
         self._products.append(product)
         self._remember(product, layout, out)
@@ -211,6 +218,19 @@ class ProductOrderCounts:
             return
         reference = StorageWeakRef(out.untyped_storage())  # type: ignore[no-untyped-call]  # torch's has no annotations
         self._known[reference.cdata] = _Memory(product, layout, reference)
+
+    def _is_weight(self, tensor: Any) -> bool:
+        """Whether it is a parameter, a view of one, or made of such alone: a cast, or a norm of a weight."""
+        is_own = any(isinstance(one, torch.nn.Parameter) for one in (tensor, tensor._base))
+        return is_own or _key(tensor) in self._weights
+
+    def _add_weight(self, inputs: tuple[Any, Any], out: Any) -> None:
+        tensors = [one for one in flattened(inputs) if is_tensor(one)]
+        if not is_tensor(out) or not tensors or len(self._weights) >= _MAX_TENSORS:
+            return
+        if all(one.numel() == 1 or self._is_weight(one) for one in tensors) and any(map(self._is_weight, tensors)):
+            reference = StorageWeakRef(out.untyped_storage())  # type: ignore[no-untyped-call]  # no annotations
+            self._weights[reference.cdata] = reference
 
     def _memory_of(self, tensor: Any) -> _Memory | None:
         return self._known.get(_key(tensor)) if is_tensor(tensor) else None
@@ -225,6 +245,7 @@ class ProductOrderCounts:
             if memory.product.site[0] not in running and not memory.reference.expired():
                 memory.product.is_needed = True
         self._known.clear()
+        self._weights.clear()
 
     def rows(self) -> tuple[ProductOrder, ...]:
         """The lines whose products take more work than in the other order; of a chain, those that take most."""
@@ -286,11 +307,6 @@ def _factors(name: str, arguments: Any) -> tuple[Any, Any] | None:
     # Matrices of two batches that are not equal are repeated.
     is_known = right.dim() <= 2 or left.shape[:-2] == right.shape[:-2]
     return (left, right) if is_known else None
-
-
-def _is_weight(tensor: Any) -> bool:
-    """Whether it is a parameter, or a view of one."""
-    return any(isinstance(one, torch.nn.Parameter) for one in (tensor, tensor._base))
 
 
 def _is_copy_or_scale(name: str, inputs: tuple[Any, Any], tensor: Any) -> bool:

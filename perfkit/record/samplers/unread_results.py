@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections import Counter
+from collections.abc import Callable
 from threading import get_ident
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from perfkit._code_owner import USER, frame_of, function_name, owner_of, stack_of
+from perfkit._patches import Patches
 from perfkit._raised_signals import leave_to_program
 from perfkit.record.program_values import OWN_KINDS, is_tensor, without_modes
 from perfkit.record.samplers.module_calls import Path, Site, location_of
@@ -72,10 +74,21 @@ class UnreadResultLog:
         #: Whether a read may have been missed.
         self.lost = False
         self._rows: tuple[UnreadResults, ...] = ()
+        self._patches = Patches()
 
     def start(self) -> None:
         """The step begins."""
         self.lost |= _others_compute()
+        self._patches.wrap(threading.Thread, "start", self._starting)
+
+    def _starting(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def start(thread: threading.Thread) -> Any:
+            # What it reads is not seen; perfkit's own read nothing of the program's.
+            self.lost |= not thread.name.startswith("perfkit")
+            return method(thread)
+
+        return start
 
     def add(self, func: Any, inputs: tuple[Any, Any], out: Any, path: Path, ns: int) -> None:
         """An op of the forward has returned ``out`` for these arguments, positional and named; never raises."""
@@ -130,6 +143,7 @@ class UnreadResultLog:
 
     def end(self) -> None:
         """The step is over."""
+        self._patches.undo()
         if not self.lost and not _others_compute():
             self._keep_existing()
             self._rows = _rows(self._ops, _needed(self._ops, self._read), trains=self._trains)

@@ -81,7 +81,7 @@ def check(
     line = work.lines[0]
     function = shown_function(line)
     library = f" ({library_of(line)})" if line.within else ""
-    draws = draw_advice(line, lines)
+    draws = draw_advice(line, (line.within or "",), lines)
     slow_tokenizer = any(_SLOW_TOKENIZER in (row.within or "").split(" > ") for row in work.lines)
     yield step.finding(
         # An agent's environment prepares what its model is asked: how much of that is needed is not known.

@@ -126,7 +126,7 @@ def check(
         yield _needless(step, wait, loader, workers, fetch_ns)
         return
     beside = _beside(cost, wait.ns, hidden_ns, loader)
-    alone, draws = _CHEAP if cheap else _HANDOVER, "" if unavoidable else draw_advice(hottest, lines)
+    alone, draws = _CHEAP if cheap else _HANDOVER, "" if unavoidable else _draws(hottest, lines)
     advised = MAX_WORKERS if waits or (workers is not None and workers.wait_inside) else processor.workers
     yield step.finding(
         severity="info" if unavoidable or _is_meant(loader, cost, step) else None,
@@ -148,6 +148,11 @@ def check(
             *_evidence(loader, workers, hottest),
         ),
     )
+
+
+def _draws(hottest: LineRow | None, lines: Lines | None) -> str:
+    within = hottest.within if hottest is not None else {}
+    return draw_advice(hottest, sorted(within, key=lambda library: -within[library])[:1], lines)
 
 
 def _cost(step: StepBudget, wait_ns: int, loader: LoaderUse, workers: WorkerUse | None) -> int:

@@ -90,7 +90,10 @@ def check(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
                 f"order does without it, and takes {percent(_share(largest), 1)} of the multiplications: "
                 f"{step.shown(cost)}."
             ),
-            advice=f"Write {instead} in place of {written}{_factors(largest)}; a scale goes to the end result.",
+            advice=(
+                f"Write {instead} in place of {written}{_factors(largest)}; a scale goes to the end result. Where some "
+                "steps read the product itself, compute it in these."
+            ),
             confidence="medium",
             evidence=(
                 Evidence("multiplications", largest.calls * _own(largest), "per step", "shapes of a step's products"),

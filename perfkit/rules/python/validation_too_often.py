@@ -52,8 +52,9 @@ _SHARE = 0.2
 _OFTEN = 3
 _ADVICE = "Validate a quarter as often, on a part of the set, or with larger batches under torch.inference_mode()."
 _REDUCE = (
-    "And pass preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1) where compute_metrics needs no "
-    "scores: else the Trainer keeps the logits of all batches, and copies all of them again for each further one."
+    "Where compute_metrics only takes the argmax, take it in preprocess_logits_for_metrics=lambda logits, labels: "
+    "logits.argmax(-1) (logits[0] where the model returns several) and no more in compute_metrics: else the Trainer "
+    "keeps the logits of all batches, and copies all of them again for each further one."
 )
 #: Arguments of a Trainer that decide how often it validates.
 _ARGUMENTS = ("val_check_interval", "check_val_every_n_epoch", "eval_steps", "eval_strategy", "evaluation_strategy")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,13 @@ def test_a_size_far_beyond_the_measured_ones_is_said_to_be() -> None:
 
 
 def _record(folder: Path, sizes: list[int]) -> Measurements:
+    # In a process of its own: what other tests have left there is freed at any time.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as own:
+        own.submit(_train, folder, sizes).result()
+    return measure(folder)
+
+
+def _train(folder: Path, sizes: list[int]) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -79,7 +88,6 @@ def _record(folder: Path, sizes: list[int]) -> Measurements:
             model(batch).pow(2).mean().backward()
             optimizer.step()
             prof.step(samples=len(batch))
-    return measure(folder)
 
 
 def test_steps_of_different_batches_in_one_run_predict_the_peak_of_a_batch_that_is_then_run(

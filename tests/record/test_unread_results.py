@@ -156,7 +156,7 @@ def test_what_a_thread_that_the_step_starts_reads_is_not_known() -> None:
 
 def dropped_head() -> None:
     hidden = OTHER(X)
-    F.dropout(OTHER(hidden), 0.5).softmax(-1)  # nobody reads it
+    F.dropout(OTHER(hidden), 0.5).softmax(-1)  # never read
     HEAD(hidden).sum().item()
 
 

@@ -41,7 +41,7 @@ def test_a_draw_that_permutes_all_numbers_is_to_be_made_by_a_generator(build: An
 
     assert finding.change is None
     assert finding.advice.startswith("numpy.random.choice(replace=False) permutes all of its numbers in each call:")
-    # Of a picture that the line opens, the draw is no matter.
+    # The time of a line that opens a picture is not that of the draw.
     work = build.work("preprocessing", 12, function="sample", within="PIL")
     [finding] = build.findings(cpu_preprocessing, build.step(20, forward=20), work, build.rank(), lines)
     assert finding.advice.startswith("Do the work of sample once")

@@ -146,7 +146,7 @@ class DroppedRowCounts:
         return _Rows(count, depth, frozenset(), frozenset((self._next_root,)))
 
     def add_read(self, tensor: Any) -> None:
-        """All rows of a tensor are read, by something that is no op of the forward."""
+        """Something other than an op of the forward reads all rows of a tensor."""
         self._mix([tensor])
 
     def _mix(self, tensors: list[Any]) -> None:

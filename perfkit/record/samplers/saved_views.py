@@ -31,7 +31,7 @@ _WRITERS = ("_save", "_legacy_save")
 _DEVICES = ("cpu", "cuda")
 #: Views whose lines are remembered, in a step: of at most a quarter of a memory of at least 64 KiB (chosen).
 _MAX_VIEWS, _PART, _LEAST = 20_000, 4, 1 << 16
-#: What is saved in a step is looked at so many times.
+#: The maximum number of saves that are recorded in a step.
 _MAX_SAVES = 10_000
 
 #: A tensor by its memory: the address of that, where it begins there, and its shape.

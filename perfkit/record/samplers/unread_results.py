@@ -37,7 +37,7 @@ COUNTED: tuple[Phase, ...] = ("forward", "other")
 _FEW = 0.02
 #: Norms that write into running statistics, which their schemas do not say; and whether they do is the sixth argument.
 _NORMS = frozenset(("native_batch_norm", "batch_norm", "_batch_norm_impl_index", "cudnn_batch_norm", "instance_norm"))
-#: Memory without contents, and of zeros, with at most so many elements that are looked at.
+#: Ops that return uninitialized memory, and zeros; and the maximum size of zeros whose contents are checked.
 _EMPTY, _ZEROS, _MAX_ZEROS = ("empty", "new_empty"), ("zeros", "new_zeros"), 10_000_000
 #: Threads that run functions of the program's.
 _POOL = "futures/thread.py"
@@ -195,8 +195,7 @@ def _kind_of_new(func: Any) -> str | None:
 def _is_read_elsewhere(func: Any, arguments: Any, results: list[Any]) -> bool:
     """Whether what an op reads is needed for something else than its results.
 
-    That is for a device, for what is no op of torch's, for the shape of a result, which Python sees, and for running
-    statistics.
+    That is by a device, by an op that is not torch's own, by Python as the shape of a result, or in running statistics.
     """
     if func.namespace != "aten" or any(one.device.type != "cpu" for one in results):
         return True

@@ -48,10 +48,10 @@ CLAIMS = (
     Selector(phase="data"),
 )
 
-#: Memories that are so many times as large as what is saved of them are saved by mistake (chosen: halves of a tensor
+#: A storage at least this many times as large as what is saved of it is saved by mistake (chosen: halves of a tensor
 #: may be kept together on purpose).
 _LARGER = 4
-#: What a pickle takes whatever its size, at most, in memory and in a file: as much as so many bytes, and so many ns. In
+#: Upper bounds of the fixed cost of a pickle, in memory and in a file: as an equivalent number of bytes, and in ns. In
 #: memory 0.1 to 0.5 MB and 0.1 to 0.2 ms were measured, in files on a disk up to 5 MB and 3.5 ms (CALIBRATION.md).
 _FIXED = {True: (1_000_000, 1_000_000), False: (5_000_000, 5_000_000)}
 #: So many needless bytes per step are worth a word, whatever the line takes: another line may compress them, or write

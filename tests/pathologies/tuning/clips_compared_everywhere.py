@@ -1,4 +1,4 @@
-"""Gestures are told from clips by a non-local block without softmax: each place gets what all others have."""
+"""Classifies gestures in clips with a non-local block without softmax: each place attends to all others."""
 
 import sys
 

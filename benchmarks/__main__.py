@@ -18,7 +18,7 @@ BEGIN, END = "<!-- tables -->\n", "<!-- /tables -->"
 #: The labelled suite trains over a hundred small programs, most of them six times, which takes hours; so do the peers.
 #: Fifty comparisons of programs with themselves take one, and so do the twins of `perfkit try`. A hundred runs of whole
 #: programs take half an hour, and so do the twins of the replay. One needs a GPU.
-ONLY_BY_NAME = {"verdict", "verdict_peers", "try", "try_twins", "cost", "replay", "gpu"}
+ONLY_BY_NAME = {"verdict", "verdict_peers", "alarms", "try", "try_twins", "cost", "replay", "gpu"}
 
 
 def machine() -> str:

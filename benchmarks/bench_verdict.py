@@ -429,8 +429,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             verdicts.append(verdict)
             print(row(verdict), flush=True)
         print("", *summary(verdicts), "", sep="\n", flush=True)
-        for name, libraries in not_run.items():
-            print(f"Not run: {name} needs {', '.join(libraries)} (the dependency group `suite`).\n", flush=True)
+        for name, needed in not_run.items():
+            print(f"Not run: {name} needs {', '.join(needed)} (libraries: the group `suite`).\n", flush=True)
         programs = [record(verdict) for verdict in verdicts]
         results[half] = {"totals": totals(verdicts), "programs": programs, "not_run": not_run}
         if not options.only:

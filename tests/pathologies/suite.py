@@ -8,17 +8,24 @@ choosing numbers, ``judging`` those that never do. perfkit reads neither the lab
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
+import timeit
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 import msgspec
 import msgspec.toml
+import numpy as np
 
 HERE = Path(__file__).resolve().parent
 
 Half = Literal["tuning", "judging"]
 HALVES: tuple[Half, ...] = get_args(Half)
+
+
+#: Chosen: on an Intel Xeon products with subnormal numbers took up to 150 times as long, on a recent EPYC 1.0 times.
+_SLOW = 3.0
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,6 +36,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     of its cause. ``quantified`` is False if the correction shortens no step on a CPU. ``bursts`` is True if the cost
     comes in some steps only, so means are compared and not medians. ``ranks`` processes run it. ``tried_with`` is the
     change of `perfkit try` that is the same correction as the twin's; None if the twin is corrected in another way.
+    ``slow_subnormals`` is True if the cause costs time only on a processor that computes subnormal numbers slowly.
 
     Comments ``# spent: RULE`` and ``# change: RULE`` in the script mark the lines where the time passes and the lines
     to edit. ``outside`` has the reason for each of the two that is not in the script; it is then not judged.
@@ -44,6 +52,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     bursts: bool = False
     ranks: int = 1
     tried_with: str | None = None
+    slow_subnormals: bool = False
     outside: dict[Literal["spent", "change"], str] = {}
 
     @property
@@ -53,14 +62,17 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Libraries that the script imports and that are not installed here: it cannot be judged without them."""
+        """What the script needs and this machine has not: libraries, or its kind of processor. It cannot be judged."""
         imported = set()
         for node in ast.walk(ast.parse(self.path.read_text())):
             if isinstance(node, ast.Import):
                 imported |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 imported.add(node.module.partition(".")[0])
-        return tuple(sorted(name for name in imported if importlib.util.find_spec(name) is None))
+        missing = sorted(name for name in imported if importlib.util.find_spec(name) is None)
+        if self.slow_subnormals and subnormal_ratio() < _SLOW:
+            missing.append("a processor that is slow with subnormal numbers")
+        return tuple(missing)
 
     @property
     def rule(self) -> str | None:
@@ -71,6 +83,16 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def half(self) -> str:
         """The half of the suite that the program belongs to."""
         return self.folder.name
+
+
+@functools.cache
+def subnormal_ratio() -> float:
+    """How many times as long a product of subnormal numbers takes here, of 100,000."""
+    took = []
+    for number in (1e-40, 1.0):
+        numbers = np.full(100_000, number, dtype=np.float32)
+        took.append(min(timeit.repeat(lambda numbers=numbers: numbers * numbers.dtype.type(0.5), number=1, repeat=20)))
+    return took[0] / took[1]
 
 
 def programs_of(folder: Path) -> tuple[Program, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from perfkit._location import Location
 from perfkit.findings import Finding
@@ -53,6 +54,12 @@ def test_two_tables_of_one_shape_are_two_where_the_optimizer_has_as_many_element
 def test_a_plain_update_that_can_be_fused_comes_first(build: Any) -> None:
     assert [one.severity for one in found(build, optimizer(fused=None), table(500))] == ["info"]
     assert [one.severity for one in found(build, optimizer(fused=None, kind="NAdam"), table(500))] == ["warning"]
+
+
+def test_an_optimizer_that_a_trainer_makes_takes_no_argument_for_it(build: Any) -> None:
+    made = Location(file="transformers/trainer.py", line=900, function="create_optimizer", owner="transformers")
+
+    assert [one.severity for one in found(build, replace(optimizer(), created_at=made), table(500))] == ["info"]
 
 
 def test_tables_of_which_much_is_used_and_small_ones_are_not_reported(build: Any) -> None:

@@ -12,7 +12,7 @@ from perfkit.measures.results.loop import StepGrowth
 from perfkit.measures.results.measurements import PlannedSteps
 from perfkit.rules._engine import Rule, run_rules
 from perfkit.rules.memory import growing_step, memory_growth
-from perfkit.run.records import Filling, KeptTensors, LineRow, Lines, TracedLine
+from perfkit.run.records import Filling, KeptTensors, LineRow, Lines, OptimizerFacts, TracedLine
 
 MS = 1_000_000
 STORE = Location(file="train.py", line=29, function="main")
@@ -75,6 +75,15 @@ def test_tensors_without_a_graph_are_not_what_lengthens_a_backward(build: Any) -
 
 def test_a_small_growth_is_not_reported(build: Any) -> None:
     assert not found(build, growth=msgspec.structs.replace(GROWTH, excess_ns=5 * MS))
+
+
+def test_the_history_of_lbfgs_is_no_growth(build: Any) -> None:
+    updates = msgspec.structs.replace(GROWTH, phase="optimizer")
+    facts = {"tensors": 1, "elements": 150, "dtypes": ("float32",)}
+
+    assert not found(build, build.rank(optimizers=(OptimizerFacts(kind="LBFGS", **facts),)), growth=updates)
+    assert found(build, build.rank(optimizers=(OptimizerFacts(kind="SGD", **facts),)), growth=updates)
+    assert found(build, build.rank(optimizers=(OptimizerFacts(kind="LBFGS", **facts),)))
 
 
 def test_the_memory_that_grows_with_the_step_follows_it(build: Any) -> None:

@@ -18,7 +18,8 @@ Saving: the tables' backward, and their part of the update by the number of elem
 batch does not use: all of it at most, 60% of it at least (chosen; two programs saved 74 and 95%).
 
 Source: the shapes of the lookups in the step for lines, and the optimizers' numbers of elements. Where an update would
-be as exact with fused=True, this is information: it comes after that.
+be as exact with fused=True, this is information: it comes after that. So it is where a library's Trainer makes the
+optimizer: none has an argument for sparse gradients, so that the program has to make its own.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ def check(step: StepBudget, patterns: Patterns, rank: Rank) -> Iterator[Finding]
     update = max(patterns.updates, key=lambda one: one.host_ns, default=None)
     rows = sum(one.rows for one in tables)
     used = percent(sum(one.looked_up for one in tables), rows)
+    by_trainer = optimizer.created_at is not None and optimizer.created_at.owner != "user"
     yield step.finding(
         cost=cost,
         saving=(_MINIMUM * cost, step.maximum_saving(cost)),
@@ -72,7 +74,7 @@ def check(step: StepBudget, patterns: Patterns, rank: Rank) -> Iterator[Finding]
             f"updates: {step.shown(cost)}."
         ),
         advice="nn.Embedding(..., sparse=True), and torch.optim.SparseAdam for it: moments of unused rows stay.",
-        severity="info" if optimizer.kind in FUSED and not optimizer.fused else None,
+        severity="info" if by_trainer or (optimizer.kind in FUSED and not optimizer.fused) else None,
         confidence="medium",
         evidence=(
             Evidence("rows that are looked up", used, "", "shapes of the lookups, each counted"),

@@ -140,6 +140,30 @@ function nice(rough) {
   return [1, 2, 5, 10].map((step) => step * size).find((step) => step >= rough);
 }
 
+// Columns of width `w` from `left` on can be chosen: by the pointer, with a tip, and by the keys. `about(i)` has the lines
+// of text of one; `tell` gets them as one text.
+function choose_columns(svg, tip, { n, left, w, top, bottom, about, tell }) {
+  const cursor = draw_in(svg, "rect", { y: top, width: Math.max(2, w), height: bottom - top, class: "cursor", visibility: "hidden" });
+  let chosen = -1;
+  const choose = (i) => {
+    chosen = Math.max(0, Math.min(n - 1, i));
+    cursor.setAttribute("x", left + chosen * w);
+    cursor.setAttribute("visibility", "visible");
+    tell(about(chosen).join(", "));
+  };
+  svg.addEventListener("mousemove", (event) => {
+    const i = Math.floor((event.clientX - svg.getBoundingClientRect().left - left) / w);
+    if (i < 0 || i >= n) return tip.hide();
+    choose(i);
+    return tip.show(event, about(i));
+  });
+  svg.addEventListener("mouseleave", tip.hide);
+  svg.addEventListener("keydown", (event) => {
+    const move = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -n, End: n }[event.key];
+    if (move) { event.preventDefault(); choose(chosen + move); }
+  });
+}
+
 // ---- sections
 
 const sections = [];

@@ -71,29 +71,11 @@ function runs_of(block, workload, page) {
     draw_in(svg, "line", { x1: left, x2: width, y1: base, y2: base, class: "base" });
     const every = Math.max(1, Math.ceil(84 / w));
     for (let i = 0; i < n; i += every) if (x(i) - w / 2 + 70 < width) draw_in(svg, "text", { x: x(i) - w / 2, y: base + 18, class: "axis" }, workload.start[i].slice(0, 10));
-    const cursor = draw_in(svg, "rect", { y: head - 8, width: Math.max(2, w), height: base - head + 8, class: "cursor", visibility: "hidden" });
-    let chosen = -1;
     const about = (i) => [
       workload.folder[i], workload.start[i], workload.commit[i] && `commit ${workload.commit[i]}`,
       workload.median_ns[i] === null ? "no step was timed" : `median ${ms(workload.median_ns[i])}, p10 ${ms(workload.p10_ns[i])}, p90 ${ms(workload.p90_ns[i])}`,
     ].filter(Boolean);
-    const choose = (i) => {
-      chosen = Math.max(0, Math.min(n - 1, i));
-      cursor.setAttribute("x", x(chosen) - w / 2);
-      cursor.setAttribute("visibility", "visible");
-      status.textContent = about(chosen).join(", ");
-    };
-    svg.addEventListener("mousemove", (event) => {
-      const i = Math.floor((event.clientX - svg.getBoundingClientRect().left - left) / w);
-      if (i < 0 || i >= n) return page.tip.hide();
-      choose(i);
-      return page.tip.show(event, about(i));
-    });
-    svg.addEventListener("mouseleave", page.tip.hide);
-    svg.addEventListener("keydown", (event) => {
-      const move = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -n, End: n }[event.key];
-      if (move) { event.preventDefault(); choose(chosen + move); }
-    });
+    choose_columns(svg, page.tip, { n, left, w, top: head - 8, bottom: base, about, tell: (text) => { status.textContent = text; } });
   });
   const status = put(block, "p", { class: "status", "aria-live": "polite" }, "A dot is the median step of a run, its bar p10 to p90. Point at a run, or focus the chart and use the arrow keys.");
 }

@@ -56,8 +56,6 @@ section("steps", "Steps over time", (data) => data.steps !== null && data.steps.
     draw_in(svg, "line", { x1: left, x2: width, y1: base, y2: base, class: "base" });
     const every = Math.max(1, Math.ceil(90 / w / (w > 40 ? 3 : 1)));
     for (let i = 0; i < n; i += every) draw_in(svg, "text", { x: left + i * w, y: base + 18, class: "axis" }, String(steps.first_step[i]));
-    const cursor = draw_in(svg, "rect", { y: head - 8, width: Math.max(1, w), height: base - head + 8, class: "cursor", visibility: "hidden" });
-    let chosen = -1;
     const about = (i) => {
       const last = steps.first_step[i] + steps.steps[i] - 1;
       const lines = [steps.steps[i] > 1 ? `steps ${steps.first_step[i]} to ${last}` : `step ${steps.first_step[i]}`];
@@ -69,23 +67,7 @@ section("steps", "Steps over time", (data) => data.steps !== null && data.steps.
       }
       return lines;
     };
-    const choose = (i) => {
-      chosen = Math.max(0, Math.min(n - 1, i));
-      cursor.setAttribute("x", left + chosen * w);
-      cursor.setAttribute("visibility", "visible");
-      status.textContent = about(chosen).join(", ");
-    };
-    svg.addEventListener("mousemove", (event) => {
-      const i = Math.floor((event.clientX - svg.getBoundingClientRect().left - left) / w);
-      if (i < 0 || i >= n) return page.tip.hide();
-      choose(i);
-      return page.tip.show(event, about(i));
-    });
-    svg.addEventListener("mouseleave", page.tip.hide);
-    svg.addEventListener("keydown", (event) => {
-      const move = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -n, End: n }[event.key];
-      if (move) { event.preventDefault(); choose(chosen + move); }
-    });
+    choose_columns(svg, page.tip, { n, left, w, top: head - 8, bottom: base, about, tell: (text) => { status.textContent = text; } });
   });
   const status = put(at, "p", { class: "status", "aria-live": "polite" }, "Point at a step, or focus the chart and use the arrow keys.");
   const entries = (phases.length ? phases : ["step"]).map((phase) => [phase, phase]);

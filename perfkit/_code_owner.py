@@ -143,12 +143,20 @@ def _find_library(file: str) -> str:
     return ".".join(("torch", *names[: 2 if names[0] == "utils" else 1])).removesuffix(".__init__")
 
 
+#: What torch_geometric calls the files that it writes for a layer: `torch_geometric.template.module_from_template`.
+_OF_TEMPLATE = re.compile(r".+_(propagate|edge_updater)_\w{8}\.py")
+
+
 def _generated_by(real: str) -> str | None:
     """The library that wrote a file of code outside of its own folder, named by its module; None for other files.
 
-    torch_geometric writes ``/tmp/torch_geometric.nn.conv.gcn_conv_GCNConv_propagate_x7.py``.
+    torch_geometric writes ``/tmp/torch_geometric.nn.conv.gcn_conv_GCNConv_propagate_x7.py``, and
+    ``/tmp/layers_EdgeConv_propagate_x7.py`` for a layer of the user's.
     """
-    package, dot, rest = os.path.basename(real).removesuffix(".py").partition(".")
+    name = os.path.basename(real)
+    if _OF_TEMPLATE.fullmatch(name) and "torch_geometric" in sys.modules:
+        return "torch_geometric"
+    package, dot, rest = name.removesuffix(".py").partition(".")
     origin = getattr(sys.modules.get(package), "__file__", None) if dot and rest else None
     return package if origin is not None and any(marker in origin for marker in _SITE) else None
 

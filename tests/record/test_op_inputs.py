@@ -72,6 +72,16 @@ def test_a_column_against_a_row_is_found_at_the_line_where_they_meet() -> None:
     assert (row.calls, row.line) == (1, step.__code__.co_firstlineno + 2)
 
 
+def test_the_result_of_a_layer_that_is_weighted_in_pairs_is_found() -> None:
+    """The layer's result is that of a product, and one of its two dimensions is left."""
+
+    def step() -> None:
+        error = TARGET - LAYER(torch.randn(40, 64))[:, 0]
+        (error * torch.randn(40, 40) + 2 * error).mean()
+
+    assert [row.calls for row in inputs(step).wide_broadcasts()] == [1]
+
+
 @pytest.mark.filterwarnings("ignore:Using a target size")
 def test_a_loss_of_torch_that_broadcasts_is_found_too() -> None:
     def step() -> None:
@@ -89,10 +99,19 @@ def test_a_loss_of_torch_that_broadcasts_is_found_too() -> None:
         lambda x: x[:, None] - torch.randn(40)[None, :],  # both got a dimension
         lambda x: x - TARGET[:, 0],
         lambda x: x[:3, None] - torch.randn(3),  # few
+        lambda x: x[:, None].square() + TARGET[:, 0].square() - 2 * (x[:, None] @ TARGET.T),  # squared distances
         lambda x: x[:, None] * torch.randn(5),  # of different sizes
         lambda x: torch.randn(40, 8) * x[:, None],
     ],
-    ids=["all pairs of one", "all pairs of two", "equal shapes", "few", "an outer product", "a weight for each row"],
+    ids=[
+        "all pairs of one",
+        "all pairs of two",
+        "equal shapes",
+        "few",
+        "squared distances",
+        "outer",
+        "a weight for each row",
+    ],
 )
 def test_what_is_meant_is_not_reported(pairs: Callable[[torch.Tensor], Any]) -> None:
     def step() -> None:

@@ -70,6 +70,23 @@ class Agent:
             self.play()  # called
             self.update()  # trains
 """
+NESTED = """
+class PPO:
+    def rollout(self):
+        rows = self.rows
+        for t in range(64):
+            answer, reward = self.env.step(self.agent.act(self.seen))  # hot
+            rows.reward[t] = reward
+        return rows.advantages()
+
+    def update(self, advantages):
+        loss = self.agent(advantages).mean()
+        loss.backward()  # trains
+
+    def learn(self):
+        for _ in range(100):
+            self.update(self.rollout())  # called and trains
+"""
 PREVIEW = """
 def preview(model, noise):
     image = model(noise)  # hot
@@ -115,7 +132,8 @@ def paths_of(file: Path, text: str) -> CallPaths:
     marks: dict[str, list[int]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if "# " in line:
-            marks.setdefault(line.partition("# ")[2], []).append(number)
+            for mark in line.partition("# ")[2].split(" and "):
+                marks.setdefault(mark, []).append(number)
     chains: Sequence[tuple[Phase, list[int]]] = (
         ("other", [*marks["called"], *marks.get("hot", [])]),
         ("backward", marks["trains"][::-1]),
@@ -152,6 +170,21 @@ def found(folder: Path, text: str) -> list[str]:
 )
 def test_what_a_rollout_computes_goes_into_training(text: str, tmp_path: Path) -> None:
     assert "called" in found(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (NESTED, ["hot"]),
+        (NESTED.replace("self.update(self.rollout())", "self.update(self.rows, print(self.rollout))"), []),
+        (NESTED.replace("return rows.advantages()", "return self.seen"), []),
+    ],
+    ids=["its result is an argument", "it is not called", "it returns something else"],
+)
+def test_what_a_rollout_hands_to_the_update_in_one_statement_goes_into_training(
+    text: str, expected: list[str], tmp_path: Path
+) -> None:
+    assert found(tmp_path, text) == expected
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,7 @@ class _Parts:
             bytes=work.bytes if work is not None else None,
             precision=work.precision if work is not None else None,
             kind=op_kind(name) if work is not None else None,
+            expanded=_expanded(dims, strides),
             depth=work.depth if work is not None else None,
             channels_first=_OF_IMAGES.search(name) is not None and _has_channels_first(dims, strides, _images_at(name)),
             at=at,
@@ -176,6 +177,18 @@ def _has_channels_first(dims: Any, strides: Any, place: int) -> bool:
     if not (isinstance(shape, list) and isinstance(steps, list) and len(shape) == len(steps) == 4):
         return False
     return shape[1] > 1 and math.prod(shape[2:]) > 1 and steps[3] == 1 < steps[1]
+
+
+def _expanded(dims: Any, strides: Any) -> str:
+    """The shape in memory of the first tensor, where a dimension of it is repeated; "" where none is."""
+    if not (isinstance(dims, list) and isinstance(strides, list) and dims and strides):
+        return ""
+    shape, steps = dims[0], strides[0]
+    if not (isinstance(shape, list) and shape and isinstance(steps, list) and len(shape) == len(steps)):
+        return ""
+    if not _is_shape(shape) or not any(step == 0 and size > 1 for size, step in zip(shape, steps, strict=True)):
+        return ""
+    return shape_text(tuple(1 if step == 0 else size for size, step in zip(shape, steps, strict=True)))
 
 
 def _is_shape(dim: list[Any]) -> bool:

@@ -243,7 +243,7 @@ class _TimedParts:
             training_ns=min(total, round(beyond["backward"] + beyond["optimizer"])),
             at=at,
             called=called,
-            for_training=at is not None and (at.file, at.line) in inputs,
+            for_training=any(one is not None and (one.file, one.line) in inputs for one in (at, called)),
         )
 
 

@@ -75,6 +75,10 @@ _FEATURES = 8
 _WIDE = 16
 
 
+#: Line and op, the shapes of its inputs, and that of its result.
+_Pairs = tuple[Site, str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+
 class OpInputs:
     """Looks at the inputs of the ops of one step, by line."""
 
@@ -107,14 +111,20 @@ class OpInputs:
         #: Line -> the addresses of these factors: one that is always the same is a mask, and no gate of an expert.
         self._factors: dict[Site, set[int]] = defaultdict(set)
         #: (line, op, shapes of the inputs, shape of the result) -> calls.
-        self._wide: Counter[tuple[Site, str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = Counter()
+        self._wide: Counter[_Pairs] = Counter()
+        #: The address of such a result -> what made it; address and shape of products; what is combined with one.
+        self._pairs: dict[int, _Pairs] = {}
+        self._of_products: set[tuple[int, tuple[int, ...]]] = set()
+        self._meant: set[_Pairs] = set()
 
     def add(self, func: Any, arguments: Any, out: Any, site: Site, *, in_library: bool) -> None:
         """An op of a line of the user's has returned ``out`` for these positional arguments."""
         if func in _PRODUCTS:
             self._look_for_subnormals(func, arguments, site)
+            if is_tensor(out):
+                self._of_products.add(_memory(out))
         elif func.overloadpacket in _PAIRED and len(arguments) > 1:
-            self._look_at_shapes(func, arguments[0], arguments[1], site)
+            self._look_at_shapes(func, (arguments[0], arguments[1]), out, site)
         elif not in_library:
             self.ignored_targets.add(func, arguments, site)
         if func.overloadpacket is torch.ops.aten.mul and len(arguments) > 1:
@@ -178,9 +188,13 @@ class OpInputs:
                 self._looked_at[key] += looked_at
                 self._subnormal[key] += subnormal
 
-    def _look_at_shapes(self, func: Any, one: Any, other: Any, site: Site) -> None:
+    def _look_at_shapes(self, func: Any, inputs: tuple[Any, Any], out: Any, site: Site) -> None:
+        one, other = inputs
+        if not is_tensor(other) and is_tensor(one) and _memory(one) in self._of_products:
+            self._of_products.add(_memory(out))  # a scaled product
         if not (is_tensor(one) and is_tensor(other)) or one.device.type != "cpu" or one.data_ptr() == other.data_ptr():
             return
+        self._look_at_pairs(one, other)
         shapes = [_own_shape(one), _own_shape(other)]
         wide = _broadcast(one.shape, other.shape)
         own, others = map(prod, shapes)
@@ -190,7 +204,17 @@ class OpInputs:
         name = func.overloadpacket.__name__
         is_loss = "loss" in name or "logits" in name
         if _without_ones(shapes[0]) == _without_ones(shapes[1]) and (is_loss or one.dim() != other.dim()):
-            self._wide[site, name, shapes[0], shapes[1], wide] += 1
+            made = site, name, shapes[0], shapes[1], wide
+            self._wide[made] += 1
+            if is_tensor(out):
+                self._pairs[int(out.data_ptr())] = made
+
+    def _look_at_pairs(self, one: Any, other: Any) -> None:
+        """All pairs are meant where a product has them too: ``a.square() + b.square() - 2 * a @ b.T``."""
+        for pairs, product in ((one, other), (other, one)):
+            made = self._pairs.get(int(pairs.data_ptr()))
+            if made is not None and made[-1] == tuple(product.shape) and _memory(product) in self._of_products:
+                self._meant.add(made)
 
     def _look_at_factors(self, one: Any, other: Any, site: Site) -> None:
         if not (is_tensor(one) and is_tensor(other)) or one.device.type != "cpu" or other.device.type != "cpu":
@@ -231,7 +255,12 @@ class OpInputs:
         return tuple(
             WideBroadcast(**_place(site), op=f"aten::{op}", calls=calls, one=one, other=other, wide=wide)
             for (site, op, one, other, wide), calls in self._wide.items()
+            if (site, op, one, other, wide) not in self._meant
         )
+
+
+def _memory(tensor: Any) -> tuple[int, tuple[int, ...]]:
+    return int(tensor.data_ptr()), tuple(tensor.shape)
 
 
 def _subnormal_of(tensor: Any, most: int) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from perfkit.record.samplers.user_source import (
     FunctionNode,
     HotPlaces,
     Place,
+    UserSource,
     lines_of,
     read_source,
     span_of,
@@ -50,25 +51,52 @@ def _is_read_by_training(place: Place, training: frozenset[Place]) -> bool:
     numbers = {number for of, number in training if of == file}
     if names and _reach(function or source.tree, names, numbers, before=statement):
         return True
+    if names and function is not None and _is_argument_of_training(function, names, source, numbers):
+        return True
     attributes = {name for name in names if name.startswith(".")}
     others = {id(one): one for number in numbers if (one := source.function_at(number)) not in (None, function)}
     return bool(attributes) and any(_reach(one, attributes, numbers) for one in others.values() if one is not None)
 
 
+def _is_argument_of_training(function: FunctionNode, names: set[str], source: UserSource, training: set[int]) -> bool:
+    """Whether a function returns these names into a call that trains: ``self.update(*self.rollout())``."""
+    known = _with_those_set(function, names)
+    returns = (one for one in _flows_of(function) if isinstance(one.statement, ast.Return))
+    if all(known.isdisjoint(one.reads) for one in returns):
+        return False
+    statements = filter(None, map(source.statement_at, training))
+    calls = (node for one in statements for part in _evaluated(one) for node in ast.walk(part))
+    arguments = (one for call in calls if isinstance(call, ast.Call) for one in (*call.args, *call.keywords))
+    inner = (node for one in arguments for node in ast.walk(one) if isinstance(node, ast.Call))
+    return any(_called_name(node.func) == function.name for node in inner)
+
+
+def _called_name(called: ast.expr) -> str | None:
+    if isinstance(called, ast.Attribute):
+        return called.attr
+    return called.id if isinstance(called, ast.Name) else None
+
+
 def _reach(scope: ast.AST, names: set[str], training: set[int], before: ast.stmt | None = None) -> bool:
     """Whether these names go into a training line of a function, through its assignments and loops."""
+    known = _with_those_set(scope, names, before)
+    return any(
+        one.statement is not before and not known.isdisjoint(one.reads) and not training.isdisjoint(one.lines)
+        for one in _flows_of(scope)
+    )
+
+
+def _with_those_set(scope: ast.AST, names: set[str], before: ast.stmt | None = None) -> set[str]:
+    """Names with those that statements set that read one of them, except the statement ``before``."""
     known = set(names)
     for _ in range(_MAX_ROUNDS):
         before_round = len(known)
         for one in _flows_of(scope):
-            if one.statement is before or known.isdisjoint(one.reads):
-                continue
-            if not training.isdisjoint(one.lines):
-                return True
-            known |= one.sets
+            if one.statement is not before and not known.isdisjoint(one.reads):
+                known |= one.sets
         if len(known) == before_round:
             break
-    return False
+    return known
 
 
 class _DataFlow(NamedTuple):

@@ -6,16 +6,16 @@ elements go through memory several times, where a product reads `(n + m) * d` of
 
 How it shows: a difference or a product of two tensors that both have a dimension of 1 where the other is longer, whose
 result is at least 8 times as large as both together, and a reduction of a tensor of that shape in the same function.
-What the ops on this shape take is 5% of the step or more.
+So it is in `F.cosine_similarity`, which expands both. What the ops on this shape take is 5% of the step or more.
 
 Causes: `((a[:, None] - b[None]) ** 2).sum(-1)` for nearest neighbours, codebooks, clusters, kernels and contrastive
-losses; `(a[:, None] * b[None]).sum(-1)` for similarities.
+losses; `(a[:, None] * b[None]).sum(-1)`, or `F.cosine_similarity(a[:, None], b[None], dim=-1)`, for similarities.
 
 Fix: one matrix product.
 
     distances = torch.cdist(a, b)                          # squared: .square()
     distances = a.square().sum(1)[:, None] - 2 * a @ b.T + b.square().sum(1)
-    similarities = a @ b.T
+    similarities = F.normalize(a, dim=1) @ F.normalize(b, dim=1).T
 
 Saving: what the ops on the large tensor take, forward and backward, without two products of these sizes at the limit of
 the machine (chosen, for the norms and what the product does not reach) and eight passes over the distances, which with
@@ -52,6 +52,8 @@ _MINIMUM, _PRODUCTS = 0.7, 2
 _PASSES = 8
 _PAIRS = re.compile(r"^aten::(sub|mul)$")
 _REDUCES = re.compile(r"^aten::(sum|mean|norm|linalg_vector_norm)$")
+#: What a cosine does to each of both tensors, after it has expanded them.
+_NORMS = re.compile(r"^aten::(div|linalg_vector_norm)$")
 #: What a product or a distance does of the pairs; after anything else it cannot take their place.
 _OF_PRODUCTS = re.compile(r"^aten::(sub|mul|pow|square|abs|neg|sum|mean|norm|linalg_vector_norm|sqrt|copy_|clone)_?$")
 
@@ -66,19 +68,21 @@ class _Paired(NamedTuple):
     other: _Shape
     wide: _Shape
     at: Location
+    cosine: bool = False
 
 
 def check(step: StepBudget, work: StepWork, limits: MachineLimits | None = None) -> Iterator[Finding]:
     """Find pairs that are made by broadcasting and reduced, and what the ops on them take."""
     known: set[tuple[str, str | None, _Shape]] = set()
     for row in work.rows:
-        paired = _paired(row)
+        paired = _paired(row) or _cosine(row, work.rows)
         if paired is None or (key := (paired.at.file, paired.at.function, paired.wide)) in known:
             continue
         known.add(key)
         rows = _on_pairs(paired, work.rows)
         forward = [one.op for one in rows if one.phase != "backward"]
-        if not any(map(_REDUCES.match, forward)) or not all(map(_OF_PRODUCTS.match, forward)):
+        of_products = (bool(_OF_PRODUCTS.match(op)) or (paired.cosine and bool(_NORMS.match(op))) for op in forward)
+        if not any(map(_REDUCES.match, forward)) or not all(of_products):
             continue
         spent_ns = sum(one.ns for one in rows)
         cost = spent_ns * step.wall_ns / max(1, work.step_ns)
@@ -90,7 +94,12 @@ def _finding(step: StepBudget, work: StepWork, paired: _Paired, rows: Sequence[O
     spent_ns = sum(one.ns for one in rows)
     cost = spent_ns * step.wall_ns / max(1, work.step_ns)
     saving = max(0.0, cost - after_ns)
-    form = "torch.cdist(a, b, p=1)" if any(one.op == "aten::abs" for one in rows) else "torch.cdist(a, b)"
+    if paired.cosine:
+        form = "F.normalize(a, dim=1) @ F.normalize(b, dim=1).T"
+    elif paired.row.op == "aten::mul":
+        form = "a @ b.T"
+    else:
+        form = "torch.cdist(a, b, p=1)" if any(one.op == "aten::abs" for one in rows) else "torch.cdist(a, b)"
     return step.finding(
         cost=cost,
         saving=(_MINIMUM * saving, step.maximum_saving(saving)),
@@ -100,7 +109,7 @@ def _finding(step: StepBudget, work: StepWork, paired: _Paired, rows: Sequence[O
             f"{paired.row.op} of {_text(paired.one)} and {_text(paired.other)} makes {_text(paired.wide)}, which is "
             f"reduced again: {step.shown(cost)}."
         ),
-        advice=f"Do not make a tensor of all pairs: {'a @ b.T' if paired.row.op == 'aten::mul' else form}.",
+        advice=f"Do not make a tensor of all pairs: {form}.",
         confidence="medium",
         evidence=(
             Evidence.ms("ops on the pairs", spent_ns, f"{work.source}, per step"),
@@ -113,7 +122,7 @@ def _paired(row: OpWorkTime) -> _Paired | None:
     """The row as an op that pairs rows of two tensors; None where it is none, or no line of the user's calls it."""
     if row.at is None or row.phase == "backward" or _PAIRS.match(row.op) is None:
         return None
-    shapes = [tuple(map(int, text.split("x"))) for text in row.shapes.split()]
+    shapes = [_shape(text) for text in row.shapes.split()]
     if len(shapes) < 2 or max(map(len, shapes[:2])) < 3:
         return None
     rank = max(map(len, shapes[:2]))
@@ -123,9 +132,34 @@ def _paired(row: OpWorkTime) -> _Paired | None:
         b > a == 1 for a, b in zip(one, other, strict=True)
     ):
         return None
-    if wide[-1] < _FEATURES or math.prod(wide) < _LARGER * (math.prod(one) + math.prod(other)):
+    return _Paired(row, one, other, wide, row.at) if _is_large(one, other, wide) else None
+
+
+def _cosine(row: OpWorkTime, rows: Sequence[OpWorkTime]) -> _Paired | None:
+    """The row as the product of a cosine similarity of rows that it has expanded to all pairs."""
+    shapes = row.shapes.split()
+    if row.at is None or row.phase == "backward" or row.op != "aten::mul" or len(shapes) < 2 or shapes[0] != shapes[1]:
         return None
-    return _Paired(row, one, other, wide, row.at)
+    expanded = dict.fromkeys(
+        one.expanded
+        for one in rows
+        if one.at == row.at and one.expanded and _NORMS.match(one.op) and one.shapes.split()[0] == shapes[0]
+    )
+    if len(expanded) != 2:
+        return None
+    one, other = map(_shape, expanded)
+    wide = tuple(map(max, one, other))
+    if wide != _shape(shapes[0]) or not _is_large(one, other, wide):
+        return None
+    return _Paired(row, one, other, wide, row.at, cosine=True)
+
+
+def _is_large(one: _Shape, other: _Shape, wide: _Shape) -> bool:
+    return wide[-1] >= _FEATURES and math.prod(wide) >= _LARGER * (math.prod(one) + math.prod(other))
+
+
+def _shape(text: str) -> _Shape:
+    return tuple(map(int, text.split("x")))
 
 
 def _on_pairs(paired: _Paired, rows: Sequence[OpWorkTime]) -> list[OpWorkTime]:

@@ -37,14 +37,18 @@ COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 USER = "user"
 
+#: The file of the frames that import a module.
+IMPORTING = "<frozen importlib._bootstrap>"
+
 F = TypeVar("F", bound=Callable[..., object])
 
 #: File name -> owner: "user", "perfkit", "torch", "python", or a library's import name.
 _owners: dict[str, str] = {}
 #: Folders and files that are the user's wherever they lie: see `claim`.
 _claimed: list[str] = []
-#: The code of functions that do perfkit's own work: see `own_work`.
-_own_work: set[CodeType] = set()
+#: The code of functions that do perfkit's own work, by its number, since its hash goes through all its constants: see
+#: `own_work`.
+_own_work: dict[int, CodeType] = {}
 
 
 def claim(path: str) -> None:
@@ -166,13 +170,13 @@ def own_work(function: F) -> F:
 
     Wrappers around the program's functions must not have it.
     """
-    _own_work.add(function.__code__)
+    _own_work[id(function.__code__)] = function.__code__
     return function
 
 
 def does_own_work(code: CodeType) -> bool:
     """Whether it is the code of a function of `own_work`."""
-    return code in _own_work
+    return id(code) in _own_work
 
 
 def is_own_work(frame: FrameType | None) -> bool:
@@ -187,7 +191,7 @@ def is_own_stack(stack: Sequence[tuple[CodeType, int]]) -> bool:
 
 def _is_own(codes: Iterable[CodeType]) -> bool:
     for code in codes:
-        if code in _own_work:
+        if id(code) in _own_work:
             return True
         if owner_of(code.co_filename) not in ("perfkit", "torch", "python"):
             return False

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -85,6 +86,26 @@ def test_code_that_a_library_has_written_elsewhere_is_the_library_s(tmp_path: Pa
     assert _code_owner.owner_of(str(tmp_path / "msgspec.nn.conv_x7.py")) == "msgspec"
     assert _code_owner.owner_of(str(tmp_path / "train.v2.py")) == "user"
     assert _code_owner.owner_of(str(tmp_path / "msgspec.py")) == "user"
+
+
+def test_what_torch_geometric_writes_for_a_layer_of_the_user_s_is_torch_geometric_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch_geometric", ModuleType("torch_geometric"))
+
+    assert _code_owner.owner_of(str(tmp_path / "layers_EdgeConv_propagate_wyw2_m2b.py")) == "torch_geometric"
+    assert _code_owner.owner_of(str(tmp_path / "layers_EdgeConv_edge_updater_wyw2xm2b.py")) == "torch_geometric"
+    assert _code_owner.owner_of(str(tmp_path / "layers_propagate.py")) == "user"
+
+
+def test_torch_geometric_writes_its_files_under_these_names() -> None:
+    conv = pytest.importorskip("torch_geometric.nn").MessagePassing
+
+    class EdgeConv(conv):  # type: ignore[misc]
+        def forward(self, x: object, edge_index: object) -> object:
+            return self.propagate(edge_index, x=x)
+
+    assert _code_owner.owner_of(EdgeConv().propagate.__code__.co_filename) == "torch_geometric"
 
 
 def test_models_of_a_library_that_prepares_inputs_are_a_part_of_their_own() -> None:

@@ -50,3 +50,19 @@ def test_convolutions_say_how_many_products_each_output_sums(tmp_path: Path) -> 
     depths = {(row.op, row.depth) for row in rows if row.flops is not None and "conv" in row.op}
     forward, backward = "aten::convolution", "aten::convolution_backward"
     assert depths == {(forward, 27), (backward, 27), (forward, 9), (backward, 9)}
+
+
+def test_ops_on_expanded_rows_say_which_shape_they_have_in_memory(tmp_path: Path) -> None:
+    one, other = torch.randn(20, 1, 8), torch.randn(1, 30, 8)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiler:
+        for _ in range(4):
+            torch.nn.functional.cosine_similarity(one, other, dim=-1)
+            profiler.step()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+
+    work = measure(tmp_path / "trace.json").get(StepWork)
+
+    assert work is not None
+    # It expands both first, and `pairwise-broadcast` counts on that.
+    assert {row.expanded for row in work.rows if row.op == "aten::linalg_vector_norm"} == {"20x1x8", "1x30x8"}
+    assert [(row.shapes, row.expanded) for row in work.rows if row.op == "aten::mul"] == [("20x30x8 20x30x8", "")]

@@ -23,7 +23,8 @@ import torch
 from perfkit._code_owner import frame_of, library_of, stack_of
 from perfkit.measures.host._libraries import kind_of
 from perfkit.record.samplers import line_sampler
-from perfkit.record.samplers.line_sampler import PERIOD_S, LineSampler, SampledLine, find_line
+from perfkit.record.samplers.line_sampler import PERIOD_S, LineSampler
+from perfkit.record.samplers.sampled_stacks import SampledLine, SampledStacks, find_line
 
 
 def inside(library: str, call: Callable[[], Any]) -> SampledLine | None:
@@ -293,9 +294,10 @@ def sample(samples: list[dict[str, Any]], step: Callable[[], int], monkeypatch: 
         def release(self) -> None:
             pass
 
-    monkeypatch.setattr(
-        line_sampler, "find_line", lambda stack: SampledLine(file="train.py", line=now["line"], function="main")
-    )
+    def shown(self: SampledStacks, phase: str, stack: object) -> tuple[SampledLine, None]:
+        return SampledLine(file="train.py", line=now["line"], function="main"), None
+
+    monkeypatch.setattr(SampledStacks, "of", shown)
     sampler = LineSampler(threading.get_ident(), lambda: now["phase"], step)
     sampler._run(Lock())  # type: ignore[arg-type]  # what it uses of one
     return sampler

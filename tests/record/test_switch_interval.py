@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from perfkit.record.samplers import line_sampler
+from perfkit.record.samplers import sampled_stacks
 from perfkit.record.samplers.line_sampler import LineSampler
 from perfkit.record.samplers.switch_interval import SWITCH_S, SwitchInterval, wait_exactly
 
@@ -67,7 +67,7 @@ def test_a_sampler_samples_with_the_usual_interval_and_restores_it(
         looking.append(sys.getswitchinterval())
         seen.set()
 
-    monkeypatch.setattr(line_sampler, "find_line", find_line)
+    monkeypatch.setattr(sampled_stacks, "find_line", find_line)
     one = LineSampler(threading.get_ident(), lambda: "forward", itertools.count().__next__)
 
     one.start()

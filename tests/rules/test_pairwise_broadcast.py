@@ -20,8 +20,19 @@ MEET, NEXT, OTHER = (
 WIDE = "512x256x64"
 
 
-def op(name: str, shapes: str, ms: int, at: Location = NEXT, phase: Phase = "forward") -> OpWorkTime:
-    return OpWorkTime(op=f"aten::{name}", phase=phase, ns=ms * MS, calls=1, ops=1, shapes=shapes, at=at)
+def op(
+    name: str, shapes: str, ms: int, at: Location = NEXT, phase: Phase = "forward", expanded: str = ""
+) -> OpWorkTime:
+    return OpWorkTime(
+        op=f"aten::{name}", phase=phase, ns=ms * MS, calls=1, ops=1, shapes=shapes, expanded=expanded, at=at
+    )
+
+
+def cosine(*expanded: str) -> tuple[OpWorkTime, ...]:
+    """What `F.cosine_similarity` does, with both tensors expanded from these shapes."""
+    norms = [op("linalg_vector_norm", WIDE, 2, MEET, expanded=one) for one in expanded]
+    scaled = [op("div", f"{WIDE} 512x256x1", 4, MEET, expanded=one) for one in expanded]
+    return (*norms, *scaled, op("mul", f"{WIDE} {WIDE}", 6, MEET), op("sum", WIDE, 2, MEET))
 
 
 PAIRS, SQUARE, SUM = op("sub", "512x1x64 1x256x64", 10, MEET), op("pow", WIDE, 8), op("sum", WIDE, 6)
@@ -59,6 +70,7 @@ def test_what_the_products_take_in_their_place_is_not_saved(build: Any) -> None:
         ((op("mul", "512x1x64 1x256x64", 10, MEET), SUM), "a @ b.T"),
         ((PAIRS, op("abs", WIDE, 8), SUM), "torch.cdist(a, b, p=1)"),
         ((op("sub", "512x1x64 256x64", 10, MEET), SQUARE, SUM), "torch.cdist(a, b)"),
+        (cosine("512x1x64", "1x256x64"), "F.normalize(a, dim=1) @ F.normalize(b, dim=1).T"),
     ],
 )
 def test_the_advice_is_what_computes_the_same(build: Any, rows: tuple[OpWorkTime, ...], advice: str) -> None:
@@ -76,8 +88,13 @@ def test_the_advice_is_what_computes_the_same(build: Any, rows: tuple[OpWorkTime
         (op("sub", "512x1x1 1x256x1", 10, MEET), op("pow", "512x256x1", 8), op("sum", "512x256x1", 8)),
         (op("add", "512x1x64 1x256x64", 10, MEET), op("sum", WIDE, 8)),
         (op("sub", "512x1x64 1x256x64", 10, MEET, "backward"), SQUARE, SUM),
+        cosine("512x1x64", "512x1x64"),
+        cosine("", ""),
     ],
-    ids=["not reduced", "a function of each pair", "one tensor", "one feature", "a sum of pairs", "in the backward"],
+    ids=[
+        *("not reduced", "a function of each pair", "one tensor", "one feature", "a sum of pairs", "in the backward"),
+        *("cosines of a row with copies", "cosines of as many rows"),
+    ],
 )
 def test_what_no_product_computes_is_no_finding(build: Any, rows: tuple[OpWorkTime, ...]) -> None:
     assert found(build, *rows) == []

@@ -12,7 +12,16 @@ from perfkit.ledger.rows import LedgerRow
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.measurements import Measurements
 from perfkit.rules.python import repeated_work
-from perfkit.run.records import ConstantCalls, ConstantOps, Lines, ModuleCalls, Phase, RecomputedOutputs, TracedLine
+from perfkit.run.records import (
+    ConstantCalls,
+    ConstantOps,
+    LineRow,
+    Lines,
+    ModuleCalls,
+    Phase,
+    RecomputedOutputs,
+    TracedLine,
+)
 
 MS = 1_000_000
 
@@ -124,6 +133,29 @@ def test_a_frozen_module_costs_the_share_of_its_inputs_that_came_again(build: An
     assert (finding.spent.line, finding.cost_ns) == (20, 24 * MS)
     assert "Encoder, which nothing trains, got 80% of its inputs in an earlier step already" in finding.message
     assert build.findings(repeated_work, step, frozen(10)) == []
+
+
+def test_a_reference_that_a_trainer_calls_is_an_argument_of_the_trainer(build: Any) -> None:
+    step = build.step(100, forward=60, backward=40)
+    made = Location(file="train.py", line=5, function="DPOConfig(...)", owner="user")
+    rank = build.rank(calls={"TrainingArguments": (made,)})
+    row = LineRow(
+        file="model.py",
+        line=20,
+        function="forward",
+        owner="user",
+        phase="forward",
+        samples=9,
+        host_ns=MS,
+        within={"trl": 9},
+    )
+
+    [inside] = build.findings(repeated_work, step, frozen(80, rows=(row,)), rank)
+    [own] = build.findings(repeated_work, step, frozen(80), rank)
+
+    assert (inside.change, own.change.line if own.change else None) == (made, None)
+    assert "precompute_ref_log_probs=True" in inside.advice
+    assert "precompute_ref_log_probs" not in own.advice
 
 
 def test_ops_that_are_the_same_in_each_step_are_said_once(build: Any) -> None:

@@ -16,9 +16,9 @@ class OpWorkTime(msgspec.Struct, frozen=True, kw_only=True):
     ``ns`` is their time per step with the ops that they call, ``ops`` the number of all these per step, ``outermost``
     of those that no other op calls. ``flops`` and ``bytes`` are the minimum that one call computes and moves,
     ``precision`` what it computes in and ``kind`` what limits it; None where the work of the op does not follow from
-    its arguments. ``expanded`` is the first tensor's shape in memory where it is another one: 64x1x32 for rows that were
-    expanded to 64x64x32. ``depth`` is that of a convolution (`MachineLimits.op_limit_ns`), and ``channels_first`` whether an
-    op on images has them in the default layout.
+    its arguments. ``expanded`` is the first tensor's shape in memory where it is another one: 64x1x32 for rows that
+    were expanded to 64x64x32. ``depth`` is that of a convolution (`MachineLimits.op_limit_ns`), and ``channels_first``
+    whether an op on images has them in the default layout.
     """
 
     op: str

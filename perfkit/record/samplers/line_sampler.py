@@ -17,15 +17,14 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 
 import msgspec
 
-from perfkit import _code_owner
-from perfkit._code_owner import USER, expression_at, frame_of, function_name, library_of, line_of, owner_of, stack_of
+from perfkit._code_owner import IMPORTING, expression_at, frame_of, line_of, stack_of
 from perfkit._location import Location
-from perfkit.record.samplers.call_path_tree import CallPathTree
+from perfkit.record.samplers.sampled_stacks import SampledLine, SampledStacks
 from perfkit.record.samplers.switch_interval import SwitchInterval, wait_exactly
 from perfkit.record.samplers.thread_state import LOOK_S, ThreadState
 from perfkit.run.records import CallPaths, LineCaller, LineRow, Phase
@@ -60,27 +59,11 @@ _AT_MOST = 2
 _MAX_LINES = 10_000
 #: Callers kept of one line: the time of a helper that more lines call is not the work of any one of them.
 _MAX_CALLERS = 8
-#: Libraries kept of one stack, from the user's line on: what it called, not how that library works inside.
-_MAX_LIBRARIES = 6
 #: Whether the thread waits is looked at in one sample of three: a look wakes the sampler once more, which is a third of
 #: a sample's cost, and a third of the samples gives the share of a line that matters with an error of a few percent.
 _LOOK_EVERY = 3
 #: Where a loader's own code waits for its workers, as a matter of course, a look would tell nothing.
 _LOADER = "torch.utils.data"
-
-#: The file of the frames that import a module.
-_IMPORTING = "<frozen importlib._bootstrap>"
-
-#: Stands for a library's function that saves a checkpoint, and for everything that it calls (moving, copying, writing).
-CHECKPOINT = "checkpoint"
-_SAVING = frozenset({"save_checkpoint", "_save_checkpoint", "save_pretrained", "save_state", "save_weights"})
-
-
-class SampledLine(Location, frozen=True, kw_only=True):
-    """The user's line of a stack (else a library's), the libraries that it had called, and who called its function."""
-
-    within: str = ""
-    called_from: Location | None = None
 
 
 class _Tally:
@@ -125,7 +108,7 @@ class LineSampler:
         self._running_step = 0
         #: Seconds before the end of the first step in which modules were imported.
         self._importing_s = 0.0
-        self._paths = CallPathTree()
+        self._stacks = SampledStacks()
         self._state = ThreadState(thread)
         #: Samples since the first step, until then since the start, and the time in which they were taken.
         self._samples = 0
@@ -241,15 +224,15 @@ class LineSampler:
         if looks:
             state.look()
         stack = stack_of(frame_of(self.thread))
-        if not self._running_step and any(code.co_filename == _IMPORTING for code, _ in stack):
+        if not self._running_step and any(code.co_filename == IMPORTING for code, _ in stack):
             self._importing_s += self._waited_s
             return True
-        line = find_line(stack)
-        if line is None or _code_owner.is_own_stack(stack):
+        line, node = self._stacks.of(phase, stack)
+        if line is None:
             return False
         tally = _Tally()
         tally.samples = 1
-        if (node := self._paths.node_of(phase, stack)) is not None:
+        if node is not None:
             tally.paths[node] = 1
         if looks and not (phase == "data" and line.within.startswith(_LOADER)):
             # A thread that has used the processor meanwhile computes outside of the interpreter lock.
@@ -301,7 +284,7 @@ class LineSampler:
         samples: Counter[int] = Counter()
         for _, tally in self._counted(steps):
             samples.update(tally.paths.copy())
-        return self._paths.record(samples) if samples else None
+        return self._stacks.paths.record(samples) if samples else None
 
     def _counted(self, steps: int | None) -> Iterator[tuple[tuple[Phase, SampledLine], _Tally]]:
         # The running step is over if another one runs by now; of a whole program, it is all there is.
@@ -351,44 +334,4 @@ def _instruction(frame: FrameType | None, line: SampledLine) -> tuple[CodeType, 
         if frame.f_code.co_filename == line.file and line_of(frame) == line.line:
             return frame.f_code, frame.f_lasti
         frame = frame.f_back
-    return None
-
-
-def find_line(stack: Sequence[tuple[CodeType, int]]) -> SampledLine | None:
-    """The user's line of a stack, else a library's, with the libraries that it had called.
-
-    None in an import, which comes once: no line of the loop takes that time in later steps.
-    """
-    library: SampledLine | None = None
-    called: list[str] = []
-    for depth, (code, line) in enumerate(stack):
-        file = code.co_filename
-        owner = owner_of(file)
-        if owner == USER:
-            function = function_name(code)
-            return SampledLine(
-                file=file,
-                line=line,
-                function=function,
-                within=" > ".join(called[: -_MAX_LIBRARIES - 1 : -1]),
-                called_from=_find_caller(stack[depth + 1 :], file, function),
-            )
-        if file == _IMPORTING:
-            return None
-        if owner != "perfkit":
-            name = CHECKPOINT if code.co_name in _SAVING else library_of(file)
-            if not called or called[-1] != name:
-                called.append(name)
-            if library is None and owner not in ("torch", "python"):
-                library = SampledLine(file=file, line=line, function=function_name(code), owner=owner)
-    return library
-
-
-def _find_caller(stack: Sequence[tuple[CodeType, int]], file: str, function: str) -> Location | None:
-    """The next line outwards in another function of the user's; a comprehension is a line of its function."""
-    for code, line in stack:
-        if owner_of(code.co_filename) == USER:
-            name = function_name(code)
-            if name != function or code.co_filename != file:
-                return Location(file=code.co_filename, line=line, function=name)
     return None

@@ -75,6 +75,7 @@ _CALLS = (
     "HfArgumentParser",
     "ModelCheckpoint",
     "save_steps",
+    "precompute_ref_log_probs",
     "save_strategy",
     "every_n_train_steps",
     "eval_steps",

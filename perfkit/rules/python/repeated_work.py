@@ -35,8 +35,9 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.ledger import Ledger
 from perfkit.ledger.rows import COMPUTING, PYTHON, Selector
 from perfkit.ledger.step_budget import StepBudget
+from perfkit.rules._places import library_called, trainer_argument
 from perfkit.rules.python._traced_calls import cost_of_calls
-from perfkit.run.records import ConstantOps, Lines, RecomputedOutputs
+from perfkit.run.records import ConstantOps, Lines, Rank, RecomputedOutputs
 
 ID = "repeated-work"
 CLAIMS = (*COMPUTING, *PYTHON, Selector(phase="data"))
@@ -48,7 +49,7 @@ _AGAIN = 0.4
 _ERROR = 0.25
 
 
-def check(step: StepBudget, lines: Lines, ledger: Ledger | None = None) -> Iterator[Finding]:
+def check(step: StepBudget, lines: Lines, ledger: Ledger | None = None, rank: Rank | None = None) -> Iterator[Finding]:
     """Find functions that return the same tensors in every step, and lines whose ops do."""
     known = set()
     for row in lines.traced:
@@ -79,10 +80,10 @@ def check(step: StepBudget, lines: Lines, ledger: Ledger | None = None) -> Itera
         known |= {(ops.file, ops.line), (inside.file, inside.function)}
     for outputs in lines.recomputed_outputs:
         if not known & {(outputs.file, outputs.line), (outputs.file, outputs.function)}:
-            yield from _of_outputs(step, outputs, lines)
+            yield from _of_outputs(step, outputs, lines, rank)
 
 
-def _of_outputs(step: StepBudget, outputs: RecomputedOutputs, lines: Lines) -> Iterator[Finding]:
+def _of_outputs(step: StepBudget, outputs: RecomputedOutputs, lines: Lines, rank: Rank | None) -> Iterator[Finding]:
     calls = [
         (calls.host_ns, row)
         for row in lines.traced
@@ -97,16 +98,19 @@ def _of_outputs(step: StepBudget, outputs: RecomputedOutputs, lines: Lines) -> I
     if step.is_negligible(cost) or outputs.again < _AGAIN * outputs.inputs:
         return
     name = outputs.module
+    # A Trainer calls its reference model itself.
+    argument = trainer_argument(rank, library_called(row.at, lines), "precompute_ref_log_probs")
+    once = f"Call {name} once for each input, before training, and keep the results where they fit in memory"
     yield _finding(
         step,
         cost,
         spent=row.at,
-        change=row.at,
+        change=argument or row.at,
         message=(
             f"{name}, which nothing trains, got {percent(outputs.again, outputs.inputs)} of its inputs in an earlier "
             f"step already: {step.shown(cost)}."
         ),
-        advice=f"Call {name} once for each input, before training, and keep the results where they fit in memory.",
+        advice=f"{once}{' (of trl: precompute_ref_log_probs=True)' if argument is not None else ''}.",
         evidence=Evidence.ms(
             f"calls of {name} in line {row.line}", all_ns, f"{outputs.again:,} of {outputs.inputs:,} inputs came again"
         ),

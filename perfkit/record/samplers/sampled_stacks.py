@@ -1,0 +1,96 @@
+"""What a sampled stack shows: the user's line, the libraries that it had called, and the call path.
+
+A training loop is at the same few hundred stacks again and again, and a thread that has just been woken reads memory
+that is in no cache. So what a stack shows is found once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import CodeType
+
+from perfkit._code_owner import IMPORTING, USER, function_name, is_own_stack, library_of, owner_of
+from perfkit._location import Location
+from perfkit.record.samplers.call_path_tree import CallPathTree
+from perfkit.run.records import Phase
+
+#: Libraries kept of one stack, from the user's line on: what it called, not how that library works inside.
+_MAX_LIBRARIES = 6
+#: Stacks that are kept, at 2 to 3 kB each; of further ones it is found anew each time.
+_MAX_STACKS = 500
+#: Stands for a library's function that saves a checkpoint, and for everything that it calls (moving, copying, writing).
+CHECKPOINT = "checkpoint"
+_SAVING = frozenset({"save_checkpoint", "_save_checkpoint", "save_pretrained", "save_state", "save_weights"})
+
+
+class SampledLine(Location, frozen=True, kw_only=True):
+    """The user's line of a stack (else a library's), the libraries that it had called, and who called its function."""
+
+    within: str = ""
+    called_from: Location | None = None
+
+
+class SampledStacks:
+    """Gives each stack of a phase the user's line and the node of its call path."""
+
+    def __init__(self) -> None:
+        self.paths = CallPathTree()
+        #: What was found, with the code of the stack's frames: as long as that lives, no other has its number.
+        self._known: dict[tuple[object, ...], tuple[SampledLine | None, int | None, tuple[CodeType, ...]]] = {}
+
+    def of(self, phase: Phase, stack: Sequence[tuple[CodeType, int]]) -> tuple[SampledLine | None, int | None]:
+        """Line and node of a stack, innermost frame first; None for what perfkit does, and where there is none."""
+        # The number of a code object: its hash goes through all its constants.
+        key = (phase, *(number for code, line in stack for number in (id(code), line)))
+        found = self._known.get(key)
+        if found is None:
+            found = *self._find(phase, stack), tuple(code for code, _ in stack)
+            if len(self._known) < _MAX_STACKS:
+                self._known[key] = found
+        return found[:2]
+
+    def _find(self, phase: Phase, stack: Sequence[tuple[CodeType, int]]) -> tuple[SampledLine | None, int | None]:
+        line = find_line(stack)
+        if line is None or is_own_stack(stack):
+            return None, None
+        return line, self.paths.node_of(phase, stack)
+
+
+def find_line(stack: Sequence[tuple[CodeType, int]]) -> SampledLine | None:
+    """The user's line of a stack, else a library's, with the libraries that it had called.
+
+    None in an import, which comes once: no line of the loop takes that time in later steps.
+    """
+    library: SampledLine | None = None
+    called: list[str] = []
+    for depth, (code, line) in enumerate(stack):
+        file = code.co_filename
+        owner = owner_of(file)
+        if owner == USER:
+            function = function_name(code)
+            return SampledLine(
+                file=file,
+                line=line,
+                function=function,
+                within=" > ".join(called[: -_MAX_LIBRARIES - 1 : -1]),
+                called_from=_find_caller(stack[depth + 1 :], file, function),
+            )
+        if file == IMPORTING:
+            return None
+        if owner != "perfkit":
+            name = CHECKPOINT if code.co_name in _SAVING else library_of(file)
+            if not called or called[-1] != name:
+                called.append(name)
+            if library is None and owner not in ("torch", "python"):
+                library = SampledLine(file=file, line=line, function=function_name(code), owner=owner)
+    return library
+
+
+def _find_caller(stack: Sequence[tuple[CodeType, int]], file: str, function: str) -> Location | None:
+    """The next line outwards in another function of the user's; a comprehension is a line of its function."""
+    for code, line in stack:
+        if owner_of(code.co_filename) == USER:
+            name = function_name(code)
+            if name != function or code.co_filename != file:
+                return Location(file=code.co_filename, line=line, function=name)
+    return None

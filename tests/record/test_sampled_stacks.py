@@ -1,0 +1,67 @@
+"""What a sampled stack shows is found once, and never mixed up with that of another stack."""
+
+from __future__ import annotations
+
+from types import CodeType
+
+import pytest
+
+from perfkit._code_owner import own_work
+from perfkit.record.samplers import sampled_stacks
+from perfkit.record.samplers.sampled_stacks import SampledStacks
+
+
+def code(name: str, file: str = "train.py") -> CodeType:
+    """The code of a function of this name."""
+    module = compile(f"def {name}(): pass", file, "exec")
+    return next(one for one in module.co_consts if isinstance(one, CodeType))
+
+
+MAIN, STEP = code("main"), code("step")
+
+
+def test_line_and_path_are_those_of_the_stack_and_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    stacks, asked = SampledStacks(), []
+    found = sampled_stacks.find_line
+    monkeypatch.setattr(sampled_stacks, "find_line", lambda stack: asked.append(stack) or found(stack))  # type: ignore[func-returns-value]
+
+    first = stacks.of("forward", [(STEP, 7), (MAIN, 20)])
+    again = stacks.of("forward", [(STEP, 7), (MAIN, 20)])
+    others = [
+        stacks.of("backward", [(STEP, 7), (MAIN, 20)]),
+        stacks.of("forward", [(STEP, 8), (MAIN, 20)]),
+        stacks.of("forward", [(STEP, 7), (MAIN, 21)]),
+    ]
+
+    assert first == again
+    assert len(asked) == 4
+    line, _ = first
+    assert line is not None
+    assert line.called_from is not None
+    assert (line.line, line.function, line.called_from.line) == (7, "step", 20)
+    assert len({node for _, node in (first, *others)}) == 4
+
+
+def test_a_code_object_that_is_gone_has_left_its_stack_to_no_other() -> None:
+    stacks = SampledStacks()
+    for number in range(50):
+        line, _ = stacks.of("forward", [(code(f"f{number}"), 1)])
+        assert line is not None
+        assert line.function == f"f{number}"
+
+
+def test_beyond_the_number_that_is_kept_stacks_are_still_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampled_stacks, "_MAX_STACKS", 2)
+    stacks = SampledStacks()
+
+    shown = [stacks.of("forward", [(MAIN, number % 4)])[0] for number in range(12)]
+
+    assert [line.line for line in shown if line is not None] == [0, 1, 2, 3] * 3
+    assert len(stacks._known) == 2
+
+
+def test_what_perfkit_does_is_no_line_s() -> None:
+    @own_work
+    def read() -> None: ...
+
+    assert SampledStacks().of("forward", [(read.__code__, 1), (MAIN, 2)]) == (None, None)

@@ -77,12 +77,18 @@ def unseen(function: F) -> F:
 
 
 def sample_of(tensor: Any) -> bytes | None:
-    """Some of its elements; None for one on a device, of a subclass, or that is not one block of memory."""
-    if tensor.device.type != "cpu" or type(tensor) not in OWN_KINDS or not tensor.is_contiguous():
+    """Some of its elements, in the order of its memory; None for one on a device, of a subclass, or not of one block."""
+    if tensor.device.type != "cpu" or type(tensor) not in OWN_KINDS:
         return None
     # Without the modes: they would see each of these ops, which takes ten times as long as the op.
     with without_modes():
-        elements = tensor.detach().reshape(-1)
+        block = tensor.detach()
+        if not block.is_contiguous():
+            # Images whose channels were moved, and weights in channels_last, are one block in another order.
+            block = block.permute(sorted(range(block.dim()), key=lambda dim: -block.stride(dim)))
+            if not block.is_contiguous():
+                return None
+        elements = block.reshape(-1)
         if (step := elements.numel() // SAMPLED) > 1:
             elements = elements[::step]
         # A copy: torch resizes no memory that numpy has seen, and FSDP resizes that of its parameters.

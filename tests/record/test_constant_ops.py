@@ -98,6 +98,17 @@ def test_a_frozen_model_on_the_same_input_is_one_call() -> None:
     assert row.called.function == "Frozen.forward"
 
 
+def test_memory_in_another_order_is_looked_at_too() -> None:
+    """Weights in channels_last, and a picture whose channels were moved to the front."""
+    frozen = nn.Conv2d(3, 16, 3).to(memory_format=torch.channels_last).requires_grad_(False)
+    picture = torch.randn(1, 20, 20, 3).permute(0, 3, 1, 2)
+
+    def step() -> None:
+        frozen(picture)
+
+    assert found(step).line == step.__code__.co_firstlineno + 1
+
+
 def test_what_a_library_does_below_a_line_that_also_changes_is_not_the_line_s(tmp_path: Path) -> None:
     library = tmp_path / "site-packages" / "trainer.py"
     library.parent.mkdir()

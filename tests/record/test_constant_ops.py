@@ -105,6 +105,7 @@ def test_memory_in_another_order_is_looked_at_too() -> None:
 
     def step() -> None:
         frozen(picture)
+        frozen(torch.randn(1, 3, 20, 20))
 
     assert found(step).line == step.__code__.co_firstlineno + 1
 

@@ -375,6 +375,7 @@ class Attachments:
             diagonal_matrices=extras.inputs.diagonal_matrices.rows(),
             slow_ffts=extras.inputs.fft_lengths.rows(),
             repeated_heads=extras.inputs.repeated_heads.rows(),
+            repeated_rows=extras.inputs.repeated_rows.rows(),
             masked_places=extras.inputs.masked_places.rows(),
             product_orders=extras.inputs.product_orders.rows(),
             saved_views=extras.inputs.saved_views.rows(),

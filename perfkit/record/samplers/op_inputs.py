@@ -1,8 +1,8 @@
 """What goes into the ops of one step that makes them slow or useless.
 
 That is subnormal numbers, matrices of zeros, diagonal ones, lengths of Fourier transforms, shapes that broadcast by
-mistake, copies of keys for several heads, products in the slower order, masked places, targets that a loss ignores,
-rows that nothing reads or that are multiplied by zero, parameters in a penalty, and views that are saved.
+mistake, copies of keys for several heads or of rows, products in the slower order, masked places, targets that a loss
+ignores, rows that nothing reads or that are multiplied by zero, parameters in a penalty, and views that are saved.
 
 `ConstantOpLog` hands on the ops of the forward, and to `MaskedPlaceCounts` those of the backward; only those on a CPU
 are looked at.
@@ -28,6 +28,7 @@ from perfkit.record.samplers.module_calls import Site
 from perfkit.record.samplers.op_schemas import tensors_in
 from perfkit.record.samplers.product_orders import ProductOrderCounts
 from perfkit.record.samplers.repeated_heads import RepeatedHeadCounts
+from perfkit.record.samplers.repeated_rows import RepeatedRowCounts
 from perfkit.record.samplers.saved_views import SavedViewCounts
 from perfkit.record.samplers.sparse_inputs import SparseInputCounts
 from perfkit.record.samplers.unread_scores import UnreadScoreCounts
@@ -92,6 +93,7 @@ class OpInputs:
         self.diagonal_matrices = DiagonalMatrixCounts()
         self.fft_lengths = FftLengths()
         self.repeated_heads = RepeatedHeadCounts()
+        self.repeated_rows = RepeatedRowCounts()
         #: Gets the named arguments too.
         self.product_orders = ProductOrderCounts()
         #: Gets the ops of the backward too.
@@ -142,6 +144,8 @@ class OpInputs:
             self._follow(func, arguments, out, site)
         # Last: tensors without memory raise there.
         self.weight_penalties.add(func, arguments, out, site)
+        if func.overloadpacket.__name__ != _VIEW:
+            self.repeated_rows.add(func, arguments, out, site, in_library=in_library)
 
     def add_read(self, tensor: Any, site: Site) -> None:
         """Python reads all values of a tensor, as an op does that returns no tensor."""

@@ -20,6 +20,7 @@ from perfkit.run.records.needless_work import (
     RecomputedOutputs,
     RepeatedHeads,
     RepeatedOps,
+    RepeatedRows,
     SavedViews,
     SlowFft,
     SparseInput,
@@ -272,18 +273,18 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     ``workers`` has one entry per type of dataset that loader workers read; ``collected`` one per line in which a full
     garbage collection began, ``constant_ops`` one per line below which ops compute the same in each step,
     ``repeated_ops`` at most one, for a line below which they compute the same several times in a step,
-    ``unread_results`` one per line below which ops compute what nothing reads,
-    ``ignored_targets`` one per line and number of classes whose loss ignores targets, ``subnormal_inputs`` one per line
-    and kind of product, ``wide_broadcasts`` one per line, op and shapes, ``dropped_rows`` one per line that picks from
-    rows, ``gated_rows`` one per line that multiplies rows by factors some of which are zero, ``rebuilt_buffers`` one
-    per line that copies a buffer to add to it, ``sparse_inputs`` one per line that multiplies by a matrix of zeros and
-    its shape, ``diagonal_matrices`` one per line that factors such matrices and their size, ``slow_ffts`` one per line
-    and length, ``repeated_heads`` one per line whose attention reads copies of keys, ``product_orders`` one per line
-    and sizes of its product, ``saved_views`` one per line that saves parts of a memory and with them all of it,
-    ``masked_places`` one per number of places that attention masks, ``weight_penalties`` one per line that sums up
-    squares of parameters, ``regrown_inputs`` one per line, phase and module, ``recomputed_outputs`` one per frozen
-    module that gets the same inputs again. ``paths`` has the samples of ``rows`` without those in workers; None: none,
-    or recorded before version 0.2.
+    ``unread_results`` one per line below which ops compute what nothing reads, ``ignored_targets`` one per line and
+    number of classes whose loss ignores targets, ``subnormal_inputs`` one per line and kind of product,
+    ``wide_broadcasts`` one per line, op and shapes, ``dropped_rows`` one per line that picks from rows, ``gated_rows``
+    one per line that multiplies rows by factors some of which are zero, ``rebuilt_buffers`` one per line that copies a
+    buffer to add to it, ``sparse_inputs`` one per line that multiplies by a matrix of zeros and its shape,
+    ``diagonal_matrices`` one per line that factors such matrices and their size, ``slow_ffts`` one per line and length,
+    ``repeated_heads`` one per line whose attention reads copies of keys, ``repeated_rows`` one per line and sizes of a
+    layer that gets rows several times, ``product_orders`` one per line and sizes of its product, ``saved_views`` one
+    per line that saves parts of a memory and with them all of it, ``masked_places`` one per number of places that
+    attention masks, ``weight_penalties`` one per line that sums up squares of parameters, ``regrown_inputs`` one per
+    line, phase and module, ``recomputed_outputs`` one per frozen module that gets the same inputs again. ``paths`` has
+    the samples of ``rows`` without those in workers; None: none, or recorded before version 0.2.
     ``training_inputs`` are lines whose results training reads: see `perfkit.record.samplers.training_inputs`.
     ``intervals`` has one entry per hot line that runs in every N-th step, ``host_reads`` one per hot line outside of
     training that reads the values of tensors, ``numpy_draws`` one per hot line that draws with numpy's ``choice`` in a
@@ -313,6 +314,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     diagonal_matrices: tuple[DiagonalMatrix, ...] = ()
     slow_ffts: tuple[SlowFft, ...] = ()
     repeated_heads: tuple[RepeatedHeads, ...] = ()
+    repeated_rows: tuple[RepeatedRows, ...] = ()
     saved_views: tuple[SavedViews, ...] = ()
     masked_places: tuple[MaskedPlaces, ...] = ()
     product_orders: tuple[ProductOrder, ...] = ()

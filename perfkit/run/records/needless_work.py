@@ -194,6 +194,21 @@ class RepeatedHeads(CodeLine, frozen=True, kw_only=True):
     calls: Count
 
 
+class RepeatedRows(CodeLine, frozen=True, kw_only=True):
+    """A line whose linear layer, from ``columns`` to ``results`` features, gets rows several times.
+
+    Of the ``rows`` of its ``calls`` calls in a step ``different`` are different, and ``needed`` are computed where the
+    layer comes before what repeats them: at least as many, as nodes of a graph that no edge begins at are among them.
+    """
+
+    rows: Count
+    different: Count
+    needed: Count
+    columns: Count
+    results: Count
+    calls: Count
+
+
 class ProductOrder(CodeLine, frozen=True, kw_only=True):
     """A line with a product ``left @ right`` that one other product reads, in an order that takes more work.
 

@@ -1,0 +1,98 @@
+"""A linear layer gets each row several times, and computes the same result for each copy.
+
+Problem: a layer computes each row by itself. Where rows are gathered or repeated before it, it computes the results of
+equal rows as often as they stand there, and so does its backward.
+
+How it shows: at most half of the rows of a product with a weight are different. They were gathered in the step from at
+most half as many, or stand in equal blocks. What the products take for the other rows, in the forward and in the
+backward, is 5% of the step or more.
+
+Causes: a message of a graph network that applies a layer to the features of each edge's source; a dataset that returns
+the same grid of coordinates with each sample; a context that is expanded over time steps, pixels or candidates.
+
+Fix: apply the layer to the different rows, and index, repeat or expand its result.
+
+    messages = self.linear(x)[source]                         # not: self.linear(x[source])
+    basis = self.trunk(grid)                                  # not: self.trunk(grids), a copy for each sample
+    hidden = self.mlp(context)[:, None].expand(-1, n, -1)     # not: self.mlp(context[:, None].expand(-1, n, -1))
+
+Saving: 60% (chosen) of these products' time, by the share of the rows that are copies, to all of it.
+
+Source: the inputs of one step's products. Rows that are equal by chance, as those of words in an embedding, and rows of
+zeros are not counted, nor is a batch of equal samples. Half was chosen. On a CPU.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from perfkit._location import Location
+from perfkit.findings import Evidence, Finding
+from perfkit.ledger.rows import COMPUTING
+from perfkit.ledger.step_budget import StepBudget
+from perfkit.measures.results.work import OpWorkTime, StepWork
+from perfkit.run.records import Lines, RepeatedRows
+
+ID = "repeated-rows"
+CLAIMS = COMPUTING
+#: What is the same in every step, or is not read, needs no layer at all.
+FOLLOWS_AT_LINE = ("repeated-work", "repeated-in-step", "unread-results", "unused-rows", "sparse-as-dense")
+
+#: The share of the rows that is computed at most without copies, and of the cost that is saved at least (both chosen).
+_NEEDED, _MINIMUM = 0.5, 0.6
+
+
+def check(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
+    """Find layers that get rows several times, and what their products take for the copies.
+
+    Layers of one function that get the same rows one after the other are one finding: the first one is to be moved.
+    """
+    together: dict[tuple[str, str, int, int], list[RepeatedRows]] = defaultdict(list)
+    for one in lines.repeated_rows:
+        if one.needed <= _NEEDED * one.rows:
+            times = max(1, one.calls)
+            together[one.file, one.function or "", one.rows // times, one.needed // times].append(one)
+    for layers in together.values():
+        spent: dict[Location, float] = defaultdict(float)
+        products_ns = 0
+        for one in _by_size(layers):
+            rows = [row for row in work.rows if _is_product_of(row, one)]
+            products_ns += sum(row.ns for row in rows)
+            spent[one.at] += sum(row.ns for row in rows) * (1 - one.needed / one.rows)
+        cost = sum(spent.values()) * step.wall_ns / max(1, work.step_ns)
+        if step.is_negligible(cost):
+            continue
+        first = layers[0]
+        calls = "" if first.calls == 1 else f" in {first.calls} calls"
+        yield step.finding(
+            cost=cost,
+            saving=(_MINIMUM * cost, step.maximum_saving(cost)),
+            spent=max(spent, key=lambda at: spent[at]),
+            change=first.at,
+            message=(
+                f"Of {first.rows:,} rows that a linear layer gets{calls}, {first.different:,} are different: the other "
+                f"results are computed again: {step.shown(cost)}."
+            ),
+            advice=(
+                "Apply the layer to the different rows, and index, repeat or expand its result: self.linear(x)[index], "
+                "not self.linear(x[index])."
+            ),
+            confidence="medium",
+            evidence=(
+                Evidence("rows that are different", first.different, f"of {first.rows:,}", "a step's products"),
+                Evidence.ms("products with all rows", products_ns, f"{work.source}, per step"),
+            ),
+        )
+
+
+def _by_size(layers: list[RepeatedRows]) -> list[RepeatedRows]:
+    """One of the layers for each line and number of multiplications: its products are found by these."""
+    return list({(one.line, one.columns * one.results): one for one in layers}.values())
+
+
+def _is_product_of(row: OpWorkTime, one: RepeatedRows) -> bool:
+    """Whether the op is the layer's product or one of the two of its backward, which are of the same size."""
+    if row.at is None or (row.at.file, row.at.line) != (one.file, one.line) or row.kind != "matmul":
+        return False
+    return row.flops == 2 * (one.rows // max(1, one.calls)) * one.columns * one.results

@@ -1,0 +1,201 @@
+"""Rows that a linear layer gets several times, as the step in which ops are listened to shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from perfkit.record.samplers.constant_ops import ConstantOpLog
+from perfkit.run.records import RepeatedRows
+
+NODES, EDGES, WIDTH, OUT = 100, 1600, 64, 32
+X = torch.randn(NODES, WIDTH)
+SOURCE = torch.arange(EDGES) * 37 % NODES
+FEW_SOURCES = SOURCE % 50
+GRID = torch.randn(NODES, WIDTH)
+WIDE, OTHER = nn.Linear(WIDTH, OUT), nn.Linear(WIDTH, OUT)
+TWO = nn.Sequential(nn.Linear(WIDTH, OUT), nn.Tanh(), nn.Linear(OUT, WIDTH))
+WEIGHT = torch.randn(WIDTH, OUT, requires_grad=True)
+TABLE = nn.Embedding(50, WIDTH)
+WORDS = SOURCE % 50
+ATTENTION = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+SEEN = nn.Conv1d(4, 4, 3)
+SAMPLES = torch.randn(16, WIDTH)
+
+
+def found(step: Callable[[], Any], *, inference: bool = False) -> tuple[RepeatedRows, ...]:
+    log = ConstantOpLog(lambda: "forward")
+    for _ in range(2):
+        log.start()
+        with torch.inference_mode(inference):
+            step()
+        log.stop()
+    return log.inputs.repeated_rows.rows()
+
+
+def beside_others(rows: Tensor) -> Tensor:
+    return OTHER(SAMPLES).sum() + WIDE(rows)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda: WIDE(X[SOURCE]),
+        lambda: WIDE(X.index_select(0, SOURCE)),
+        lambda: X[SOURCE] @ WEIGHT,
+        lambda: WIDE(X[SOURCE.view(40, 40)] * 2),
+        lambda: F.linear(X.double()[SOURCE], WIDE.weight.double()),
+        lambda: F.linear(X.bfloat16()[SOURCE], WIDE.weight.bfloat16()),
+    ],
+    ids=["index", "index_select", "product", "of neighbours, and scaled", "float64", "bfloat16"],
+)
+def test_rows_that_are_gathered_from_fewer_are_counted_at_the_line_of_the_layer(
+    step: Callable[[], Any], inference: bool
+) -> None:
+    [row] = found(step, inference=inference)
+
+    assert (row.rows, row.different, row.needed, row.calls) == (EDGES, NODES, NODES, 1)
+    assert (row.columns, row.results, row.line) == (WIDTH, OUT, step.__code__.co_firstlineno)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        lambda: torch.stack(16 * [GRID]),
+        lambda: GRID.expand(16, NODES, WIDTH),
+        lambda: GRID[:, None].expand(NODES, 16, WIDTH),
+        lambda: GRID.repeat_interleave(16, dim=0),
+        lambda: GRID.repeat(16, 1),
+        lambda: GRID.view(10, 1, 10, WIDTH).expand(10, 16, 10, WIDTH),
+    ],
+    ids=["a grid in each sample", "expanded", "over time", "repeat_interleave", "repeat", "in the middle"],
+)
+def test_rows_that_are_equal_in_blocks_are_counted_in_a_step_with_others(
+    rows: Callable[[], Tensor], inference: bool
+) -> None:
+    [row] = found(lambda: beside_others(rows()), inference=inference)
+
+    assert (row.rows, row.different, row.needed) == (EDGES, NODES, NODES)
+    assert row.line == beside_others.__code__.co_firstlineno + 1
+
+
+def test_the_layers_after_the_first_are_counted_too() -> None:
+    first, second = found(lambda: TWO(X[SOURCE]))
+
+    assert (first.columns, first.results) == (second.results, second.columns) == (WIDTH, OUT)
+    assert first.different == second.different == NODES
+
+
+def test_nodes_that_no_edge_begins_at_are_needed_where_the_layer_comes_first() -> None:
+    [row] = found(lambda: WIDE(X[FEW_SOURCES]))
+
+    assert (row.different, row.needed) == (50, NODES)
+
+
+def test_a_point_that_is_twice_in_a_grid_does_not_hide_the_blocks() -> None:
+    grid = torch.cat([GRID[:1], GRID[:1], GRID[1:-1]])
+
+    [row] = found(lambda: beside_others(torch.stack(16 * [grid])))
+
+    assert (row.rows, row.different, row.needed) == (EDGES, NODES - 1, NODES)
+
+
+def test_rows_that_agree_in_the_columns_looked_at_first_are_told_apart() -> None:
+    alike = X.clone()
+    alike[:, ::4] = 1.0
+
+    assert [row.different for row in found(lambda: WIDE(alike[SOURCE]))] == [NODES]
+    assert found(lambda: beside_others(torch.randn(EDGES, WIDTH).index_fill_(1, torch.arange(0, WIDTH, 4), 1.0))) == ()
+
+
+def embedded() -> Tensor:
+    return TABLE(WORDS.view(16, NODES)) + TABLE.weight[:1]
+
+
+def padded(real: int) -> Tensor:
+    rows = torch.zeros(EDGES, WIDTH)
+    rows[:real] = torch.randn(real, WIDTH)
+    return rows
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda: WIDE(torch.randn(EDGES, WIDTH)),
+        lambda: WIDE(X)[SOURCE],
+        lambda: beside_others(X[:60]),
+        lambda: beside_others(X[torch.arange(2 * NODES) % (NODES // 2)][:NODES]),
+        lambda: beside_others(padded(200)),
+        lambda: beside_others(padded(200).repeat(2, 1)),
+        lambda: beside_others(torch.zeros(EDGES, WIDTH)),
+        lambda: beside_others(torch.ones(EDGES, WIDTH)),
+        lambda: beside_others(SAMPLES[:1].expand(EDGES, WIDTH)),
+        lambda: WIDE(F.dropout(X[SOURCE])),
+        lambda: WIDE(X[SOURCE] + torch.randn(EDGES, WIDTH)),
+        lambda: beside_others(embedded()),
+        lambda: beside_others(TABLE.weight[WORDS]),
+        lambda: beside_others(torch.randn(2 * EDGES, WIDTH)[SOURCE]),
+        lambda: beside_others(F.one_hot(WORDS, WIDTH).float()),
+        lambda: F.linear(X[SOURCE, :4], WIDE.weight[:, :4]),
+        lambda: WIDE(GRID.repeat(16, 1)),
+        lambda: WIDE(F.dropout(TWO(GRID.repeat(16, 1)))),
+        lambda: SEEN(X[:80].view(16, 5, 64)[:1, :4].expand(16, 4, 64)).sum() + WIDE(GRID.repeat(16, 1)),
+        lambda: beside_others(torch.randint(2, (EDGES, 4)).float().repeat(1, 16)),
+        lambda: ATTENTION(*3 * [X.expand(16, NODES, WIDTH)])[0] + OTHER(SAMPLES).sum(),
+        lambda: beside_others(X[SOURCE].fill_(float("nan"))),
+        lambda: X[SOURCE].sigmoid(),
+    ],
+    ids=[
+        "different rows",
+        "the layer before the index",
+        "few rows",
+        "an index that makes no more rows",
+        "padding",
+        "a batch of padding",
+        "zeros",
+        "dummy data",
+        "a single row",
+        "dropout",
+        "noise",
+        "words",
+        "a table of parameters",
+        "few of many rows",
+        "one-hot",
+        "few columns",
+        "a batch of one sample",
+        "a batch of one sample before dropout",
+        "a batch of one sample in all layers",
+        "categories that are equal by chance",
+        "attention of torch",
+        "NaNs",
+        "no layer",
+    ],
+)
+def test_what_is_not_repeated_or_not_to_be_moved_is_not_counted(step: Callable[[], Any]) -> None:
+    assert found(step) == ()
+
+
+def test_no_random_number_is_drawn_and_the_input_stays_as_it_is() -> None:
+    rows, before = X[SOURCE], torch.get_rng_state()
+
+    found(lambda: WIDE(rows[torch.arange(2 * EDGES) % EDGES]))
+
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(rows, X[SOURCE])
+
+
+def test_a_line_that_gets_different_rows_in_most_calls_is_not_counted() -> None:
+    def step(copies: int) -> None:
+        for at in range(4):
+            WIDE(X[SOURCE] if at < copies else torch.randn(EDGES, WIDTH))
+
+    assert found(lambda: step(2)) == ()
+    [row] = found(lambda: step(3))
+    assert (row.calls, row.rows, row.needed) == (4, 4 * EDGES, 3 * NODES + EDGES)

@@ -1,0 +1,76 @@
+"""repeated-rows: the share of the layer's products that is for copies of rows, forward and backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from perfkit._location import Location
+from perfkit.measures.results.work import OpWorkTime, StepWork
+from perfkit.rules.ops import repeated_rows
+from perfkit.run.records import Lines, RepeatedRows
+
+MS = 1_000_000
+AT, NEXT = (Location(file="train.py", line=line, function="message", owner="user") for line in (22, 23))
+LAYER = RepeatedRows(
+    file="train.py", line=22, function="message", owner="user",
+    rows=8192, different=500, needed=512, columns=64, results=32, calls=2,
+)  # fmt: skip
+FLOPS = 2 * 4096 * 64 * 32
+
+
+def product(ms: int, at: Location = AT, **fields: Any) -> OpWorkTime:
+    given = {"op": "aten::mm", "phase": "backward", "kind": "matmul", "flops": FLOPS} | fields
+    return OpWorkTime(ns=ms * MS, calls=2, ops=2, at=at, **given)
+
+
+def found(build: Any, *layers: RepeatedRows, scale: int = 1) -> list[Any]:
+    rows = (
+        product(8 * scale, op="aten::addmm", phase="forward"),
+        product(12 * scale),
+        product(12 * scale),
+        product(10 * scale, NEXT),
+        product(9, flops=FLOPS // 2),
+        product(5, op="aten::mul", kind="copy"),
+    )
+    work = StepWork(source="stacks-0", step_ns=80 * MS, rows=rows)
+    lines = Lines(period_ns=MS, steps=40, repeated_rows=layers)
+    return list(build.findings(repeated_rows, build.step(40, forward=20, backward=20), lines, work))
+
+
+def test_the_share_of_copies_of_the_products_of_that_size_is_the_cost(build: Any) -> None:
+    [finding] = found(build, LAYER)
+
+    # 15 of 16 rows, of 32 ms in a recorded step that is twice as long as an ordinary one.
+    assert finding.cost_ns == pytest.approx(15 * MS)
+    assert finding.saving_low_ns == pytest.approx(9 * MS)
+    assert finding.spent == AT
+    assert finding.message.startswith("Of 8,192 rows that a linear layer gets in 2 calls, 500 are different: the other")
+    assert "self.linear(x)[index]" in finding.advice
+
+
+def test_layers_of_a_function_with_the_same_rows_are_one_finding_at_the_first(build: Any) -> None:
+    second = msgspec.structs.replace(LAYER, line=23, columns=32, results=64)
+
+    [finding] = found(build, second, LAYER)
+
+    assert finding.cost_ns == pytest.approx((42 * 15 / 16) / 2 * MS)
+    assert (finding.spent, finding.change) == (AT, NEXT)
+
+
+def test_layers_with_other_rows_are_findings_of_their_own(build: Any) -> None:
+    assert len(found(build, LAYER, msgspec.structs.replace(LAYER, line=23, needed=1024))) == 2
+
+
+def test_two_layers_of_a_line_with_equal_sizes_are_counted_once(build: Any) -> None:
+    [finding] = found(build, LAYER, msgspec.structs.replace(LAYER, columns=32, results=64))
+
+    assert finding.cost_ns == pytest.approx(15 * MS)
+
+
+def test_rows_most_of_which_are_needed_and_a_short_time_are_no_finding(build: Any) -> None:
+    assert found(build, msgspec.structs.replace(LAYER, needed=4097)) == []
+    assert len(found(build, msgspec.structs.replace(LAYER, needed=4096))) == 1
+    assert found(build, LAYER, scale=0) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from perfkit.run.records import RepeatedRows
 
 NODES, EDGES, WIDTH, OUT = 100, 1600, 64, 32
 X = torch.randn(NODES, WIDTH)
-SOURCE = torch.arange(EDGES) * 37 % NODES
+SOURCE = torch.randint(NODES, (EDGES,), generator=torch.Generator().manual_seed(0))
 FEW_SOURCES = SOURCE % 50
 GRID = torch.randn(NODES, WIDTH)
 WIDE, OTHER = nn.Linear(WIDTH, OUT), nn.Linear(WIDTH, OUT)
@@ -28,14 +29,23 @@ SEEN = nn.Conv1d(4, 4, 3)
 SAMPLES = torch.randn(16, WIDTH)
 
 
-def found(step: Callable[[], Any], *, inference: bool = False) -> tuple[RepeatedRows, ...]:
+def found(step: Callable[[], Any], *, inference: bool = False, with_others: bool = False) -> tuple[RepeatedRows, ...]:
     log = ConstantOpLog(lambda: "forward")
     for _ in range(2):
         log.start()
         with torch.inference_mode(inference):
+            if with_others:
+                OTHER(SAMPLES)
             step()
         log.stop()
     return log.inputs.repeated_rows.rows()
+
+
+def imported(name: str) -> Callable[..., Tensor]:
+    """A function of an installed library that calls a layer."""
+    names: dict[str, Any] = {}
+    exec(compile("def call(layer, rows): return layer(rows)", f"{sysconfig.get_path('purelib')}/{name}", "exec"), names)
+    return names["call"]  # type: ignore[no-any-return]
 
 
 def beside_others(rows: Tensor) -> Tensor:
@@ -48,17 +58,28 @@ def beside_others(rows: Tensor) -> Tensor:
     [
         lambda: WIDE(X[SOURCE]),
         lambda: WIDE(X.index_select(0, SOURCE)),
+        lambda: WIDE(X.gather(0, SOURCE[:, None].expand(EDGES, WIDTH))),
+        lambda: imported("torch_geometric/nn/dense/linear.py")(WIDE, X[SOURCE]),
         lambda: X[SOURCE] @ WEIGHT,
         lambda: WIDE(X[SOURCE.view(40, 40)] * 2),
         lambda: F.linear(X.double()[SOURCE], WIDE.weight.double()),
         lambda: F.linear(X.bfloat16()[SOURCE], WIDE.weight.bfloat16()),
     ],
-    ids=["index", "index_select", "product", "of neighbours, and scaled", "float64", "bfloat16"],
+    ids=[
+        "index",
+        "index_select",
+        "gather",
+        "layer of torch_geometric",
+        "product",
+        "of neighbours, and scaled",
+        "float64",
+        "bfloat16",
+    ],
 )
 def test_rows_that_are_gathered_from_fewer_are_counted_at_the_line_of_the_layer(
     step: Callable[[], Any], inference: bool
 ) -> None:
-    [row] = found(step, inference=inference)
+    [row] = found(step, inference=inference, with_others=True)
 
     assert (row.rows, row.different, row.needed, row.calls) == (EDGES, NODES, NODES, 1)
     assert (row.columns, row.results, row.line) == (WIDTH, OUT, step.__code__.co_firstlineno)
@@ -87,14 +108,20 @@ def test_rows_that_are_equal_in_blocks_are_counted_in_a_step_with_others(
 
 
 def test_the_layers_after_the_first_are_counted_too() -> None:
-    first, second = found(lambda: TWO(X[SOURCE]))
+    first, second = found(lambda: TWO(X[SOURCE]), with_others=True)
 
     assert (first.columns, first.results) == (second.results, second.columns) == (WIDTH, OUT)
     assert first.different == second.different == NODES
 
 
+def test_rows_that_are_gathered_from_results_of_the_step_need_no_others() -> None:
+    [row] = found(lambda: WIDE((X * 2)[SOURCE]))
+
+    assert row.needed == NODES
+
+
 def test_nodes_that_no_edge_begins_at_are_needed_where_the_layer_comes_first() -> None:
-    [row] = found(lambda: WIDE(X[FEW_SOURCES]))
+    [row] = found(lambda: WIDE(X[FEW_SOURCES]), with_others=True)
 
     assert (row.different, row.needed) == (50, NODES)
 
@@ -111,7 +138,7 @@ def test_rows_that_agree_in_the_columns_looked_at_first_are_told_apart() -> None
     alike = X.clone()
     alike[:, ::4] = 1.0
 
-    assert [row.different for row in found(lambda: WIDE(alike[SOURCE]))] == [NODES]
+    assert [row.different for row in found(lambda: WIDE(alike[SOURCE]), with_others=True)] == [NODES]
     assert found(lambda: beside_others(torch.randn(EDGES, WIDTH).index_fill_(1, torch.arange(0, WIDTH, 4), 1.0))) == ()
 
 
@@ -151,6 +178,8 @@ def padded(real: int) -> Tensor:
         lambda: ATTENTION(*3 * [X.expand(16, NODES, WIDTH)])[0] + OTHER(SAMPLES).sum(),
         lambda: beside_others(X[SOURCE].fill_(float("nan"))),
         lambda: X[SOURCE].sigmoid(),
+        lambda: WIDE(X[SOURCE]),
+        lambda: OTHER(SAMPLES).sum() + imported("someone/layers.py")(WIDE, X[SOURCE]),
     ],
     ids=[
         "different rows",
@@ -176,6 +205,8 @@ def padded(real: int) -> Tensor:
         "attention of torch",
         "NaNs",
         "no layer",
+        "a batch drawn from few samples",
+        "a layer that a library calls",
     ],
 )
 def test_what_is_not_repeated_or_not_to_be_moved_is_not_counted(step: Callable[[], Any]) -> None:

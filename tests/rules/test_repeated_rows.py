@@ -60,6 +60,22 @@ def test_layers_of_a_function_with_the_same_rows_are_one_finding_at_the_first(bu
     assert (finding.spent, finding.change) == (AT, NEXT)
 
 
+def test_activations_between_layers_of_a_line_count_and_others_do_not(build: Any) -> None:
+    layers = (LAYER, msgspec.structs.replace(LAYER, columns=32, results=16))
+    given = {"kind": "elementwise", "flops": 1, "shapes": "64x64x32"}
+    others = {"op": "aten::mul"}, {"shapes": "4096x16"}, {"at": NEXT}
+    rows = (product(16), *(product(8, **{"op": "aten::tanh"} | given | other) for other in ({}, *others)))
+    work = StepWork(source="stacks-0", step_ns=80 * MS, rows=rows)
+
+    def cost(*found: RepeatedRows) -> int:
+        lines = Lines(period_ns=MS, steps=40, repeated_rows=found)
+        [finding] = build.findings(repeated_rows, build.step(40, forward=20, backward=20), lines, work)
+        return int(finding.cost_ns)
+
+    assert cost(*layers[:1]) == pytest.approx(7.5 * MS)
+    assert cost(*layers) == pytest.approx((16 + 8) * 15 / 16 / 2 * MS)
+
+
 def test_layers_with_other_rows_are_findings_of_their_own(build: Any) -> None:
     assert len(found(build, LAYER, msgspec.structs.replace(LAYER, line=23, needed=1024))) == 2
 

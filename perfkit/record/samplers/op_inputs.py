@@ -145,7 +145,7 @@ class OpInputs:
         # Last: tensors without memory raise there.
         self.weight_penalties.add(func, arguments, out, site)
         if func.overloadpacket.__name__ != _VIEW:
-            self.repeated_rows.add(func, arguments, out, site, in_library=in_library)
+            self.repeated_rows.add(func, arguments, out, site)
 
     def add_read(self, tensor: Any, site: Site) -> None:
         """Python reads all values of a tensor, as an op does that returns no tensor."""

@@ -17,7 +17,7 @@ from perfkit.record.samplers.source_lookup import find_calls, user_files
 #: Lines that lead to an op.
 _MAX_PATH = 16
 #: Owners of frames between an op and who asked for it.
-_BENEATH = ("torch", "python", "perfkit")
+BENEATH = ("torch", "python", "perfkit")
 
 
 def path_of_op() -> tuple[Path, tuple[CodeType, ...], str | None]:
@@ -34,7 +34,7 @@ def path_of_op() -> tuple[Path, tuple[CodeType, ...], str | None]:
             path.append((frame.f_code, line_of(frame)))
             if len(path) == _MAX_PATH:
                 break
-        elif not path and owner not in _BENEATH:
+        elif not path and owner not in BENEATH:
             between.append(frame.f_code)
             outermost = frame
     module = outermost.f_locals.get("self") if outermost is not None else None

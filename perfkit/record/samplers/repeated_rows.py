@@ -2,7 +2,7 @@
 
 `OpInputs` hands on the ops of one step, without views: a tensor is known by the memory that it shares. Rows that are
 equal by chance, as those of words, are not counted: they are gathered in this step from a smaller tensor that is no
-table of parameters, or equal in blocks. What is equal in blocks in the whole step is a batch of dummy data.
+table of parameters, or equal in blocks. Where a step has no other rows, its batch is dummy data, or drawn from little.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from perfkit._code_owner import USER, function_name, owner_of
+from perfkit._code_owner import USER, frames_outwards, function_name, owner_of
 from perfkit.record.program_values import is_tensor, without_modes
 from perfkit.record.samplers.module_calls import Site
+from perfkit.record.samplers.op_paths import BENEATH
 from perfkit.record.samplers.op_schemas import tensors_in
 from perfkit.run.records import RepeatedRows
 
@@ -26,7 +27,7 @@ _GATHERS = ("index", "index_select", "gather", "_unsafe_index")
 _COPIES = (*_GATHERS, "repeat", "repeat_interleave", "clone", "reshape", "contiguous")
 #: Fewer rows, columns or multiplications are cheap, whatever is in them (chosen).
 _ROWS, _COLUMNS, _MULTIPLICATIONS = 64, 8, 1_000_000
-#: Elements that are compared, and rows that are sorted, in a step: some tens of milliseconds each; elements at once.
+#: Elements that are compared, and rows that are sorted, in a step (0.25 s at most were measured); elements at once.
 _MAX_ELEMENTS, _MAX_ROWS, _AT_ONCE = 50_000_000, 500_000, 250_000
 #: Tensors that are followed in a step.
 _MAX_FOLLOWED = 10_000
@@ -38,6 +39,8 @@ _DENSE = 0.1
 _TRIED = 8
 #: torch's modules whose own layers get such rows: what they compute cannot be indexed from outside.
 _CLOSED = tuple(f"torch/nn/modules/{name}.py" for name in ("rnn", "activation", "transformer"))
+#: A library's layer that is used as torch's.
+_LAYER_OF_LIBRARY = "torch_geometric/nn/dense/linear.py"
 
 
 class _Origin(NamedTuple):
@@ -45,20 +48,24 @@ class _Origin(NamedTuple):
 
     ``share`` are the rows of the tensor that it was gathered from, for each row; None where it was not gathered.
     ``looked_up`` is whether its rows are those of a table of parameters, ``is_repeated`` whether it is computed from
-    rows that are equal in blocks.
+    a layer's input whose rows repeat, ``is_data`` whether it was gathered from what no op of the step made.
     """
 
     share: float | None = None
     looked_up: bool = False
     is_repeated: bool = False
+    is_data: bool = False
 
 
 class _Copies(NamedTuple):
-    """Of the rows of a product: the different ones, those that are computed without copies, and whether in blocks."""
+    """Of the rows of a product: the different ones, and those that are computed without copies.
+
+    They may be ``all_data`` where all samples of a step may be such: equal ones, or a few that are drawn many times.
+    """
 
     different: int
     needed: int
-    in_blocks: bool
+    all_data: bool
 
 
 _UNKNOWN = _Origin()
@@ -71,6 +78,8 @@ class RepeatedRowCounts:
         self._compared = self._sorted = 0
         #: By the address of the memory. What was freed is replaced by what is made there next.
         self._origins: dict[int, _Origin] = {}
+        #: The addresses of what ops of the step returned.
+        self._made: set[int] = set()
         #: Whether a layer of the step gets different rows that are not computed from repeated ones.
         self._has_others = False
         #: (line, rows, columns of the input and of the result) -> calls, and of all of them the different rows and
@@ -78,21 +87,23 @@ class RepeatedRowCounts:
         self._calls: Counter[tuple[Site, int, int, int]] = Counter()
         self._different: Counter[tuple[Site, int, int, int]] = Counter()
         self._needed: Counter[tuple[Site, int, int, int]] = Counter()
-        #: Those with rows that are equal in blocks.
-        self._in_blocks: set[tuple[Site, int, int, int]] = set()
+        #: Those that count in a step that has different rows too.
+        self._all_data: set[tuple[Site, int, int, int]] = set()
 
-    def add(self, func: Any, arguments: Any, out: Any, site: Site, *, in_library: bool) -> None:
+    def add(self, func: Any, arguments: Any, out: Any, site: Site) -> None:
         """An op of a line of the user's has returned ``out`` for these positional arguments."""
         name = func.overloadpacket.__name__
         first = out[0] if isinstance(out, tuple) and out else out
         if not is_tensor(first) or first.device.type != "cpu" or not first.is_floating_point() or not first.dim():
             return
         origin = self._origin_of(name, arguments, first)
-        if not in_library and name in _LAYERS and self._look_at(name, arguments, first, site, origin):
+        if name in _LAYERS and self._look_at(name, arguments, first, site, origin):
             source = arguments[_PRODUCTS[name]]
             self._set(source, self._origins.get(_address(source), _UNKNOWN)._replace(is_repeated=True))
             origin = origin._replace(is_repeated=True)
         self._set(first, origin)
+        if len(self._made) < _MAX_FOLLOWED:
+            self._made.add(_address(first))
 
     def _set(self, tensor: Any, origin: _Origin) -> None:
         if origin == _UNKNOWN:
@@ -107,7 +118,7 @@ class RepeatedRowCounts:
             self._origins.get(_address(one), _UNKNOWN) for one in tensors_in(arguments) if one.layout is out.layout
         ]
         shares = [one.share for one in known if one.share is not None]
-        origin = _Origin(max(shares, default=None), any(one.looked_up for one in known), any(one[2] for one in known))
+        origin = _Origin(max(shares, default=None), *(any(one[at] for one in known) for at in (1, 2, 3)))
         source = arguments[0] if arguments else None
         if name not in _COPIES or not is_tensor(source) or source.dim() < 2 or not out.numel():
             return origin
@@ -116,7 +127,8 @@ class RepeatedRowCounts:
             # A table of parameters is looked up: its rows repeat as words do.
             is_table = source.is_leaf and source.requires_grad
             share = of_source / of_out if not is_table and of_source < of_out else None
-            return _Origin(share, is_table or (share is None and origin.looked_up), origin.is_repeated)
+            is_data = _address(source) not in self._made
+            return _Origin(share, is_table or (share is None and origin.looked_up), origin.is_repeated, is_data)
         return origin._replace(looked_up=origin.looked_up and of_source >= of_out)
 
     def _look_at(self, name: str, arguments: Any, out: Any, site: Site, origin: _Origin) -> bool:
@@ -138,15 +150,16 @@ class RepeatedRowCounts:
             return False
         with without_modes():
             copies = self._copies_in(source.detach().reshape(rows, columns), origin)
+        is_repeated = copies is not None
         if copies is not None and _is_closed():
             copies = None
         key = site, rows, columns, results
         self._calls[key] += 1
         self._different[key] += copies.different if copies is not None else rows
         self._needed[key] += copies.needed if copies is not None else rows
-        if copies is not None and copies.in_blocks:
-            self._in_blocks.add(key)
-        return copies is not None
+        if copies is not None and copies.all_data:
+            self._all_data.add(key)
+        return is_repeated
 
     def _look_for_others(self, source: Any, rows: int, origin: _Origin) -> bool:
         """Whether the rows of a layer that is not counted are repeated; else the step may have other ones."""
@@ -174,7 +187,7 @@ class RepeatedRowCounts:
             places = torch.arange(rows, device=matrix.device)
             first = torch.full_like(numbers, rows).scatter_reduce_(0, of_row, places, "amin")[of_row]
             if _are_equal(matrix, first):
-                return _copies_of(matrix, first, origin.share)
+                return _copies_of(matrix, first, origin)
         return None  # there are NaNs
 
     def rows(self) -> tuple[RepeatedRows, ...]:
@@ -187,11 +200,11 @@ class RepeatedRowCounts:
             )
             for key, calls in self._calls.items()
             for (code, line), rows, columns, results in [key]
-            if 2 * self._needed[key] <= calls * rows and (self._has_others or key not in self._in_blocks)
+            if 2 * self._needed[key] <= calls * rows and (self._has_others or key not in self._all_data)
         )  # fmt: skip
 
 
-def _copies_of(matrix: Any, first: Any, share: float | None) -> _Copies | None:
+def _copies_of(matrix: Any, first: Any, origin: _Origin) -> _Copies | None:
     """What repeats the rows, by the place of the first equal one of each; None where that is not known."""
     rows = len(matrix)
     has_values = matrix.any(1)
@@ -202,11 +215,11 @@ def _copies_of(matrix: Any, first: Any, share: float | None) -> _Copies | None:
     if different < 2 or 2 * different > with_values or 2 * with_values < rows or not is_dense:
         return None
     different += with_values < rows
-    gathered = round(share * rows) if share is not None else rows
+    gathered = round(origin.share * rows) if origin.share is not None else rows
     if 2 * gathered <= rows and different <= gathered:
-        return _Copies(different, gathered, in_blocks=False)
+        return _Copies(different, gathered, all_data=origin.is_data)
     times = _times_in_blocks(first)
-    return _Copies(different, rows // times, in_blocks=True) if times > 1 else None
+    return _Copies(different, rows // times, all_data=True) if times > 1 else None
 
 
 def _are_equal(matrix: Any, places: Any) -> bool:
@@ -248,12 +261,14 @@ def _numbers_of(matrix: Any) -> Any:
 
 
 def _is_closed() -> bool:
-    """Whether a module of torch that gives no access to its layers asked for the op."""
-    frame = sys._getframe(1)
-    while frame is not None and owner_of(frame.f_code.co_filename) != USER:
-        if frame.f_code.co_filename.replace("\\", "/").endswith(_CLOSED):
+    """Whether a library, or a module of torch that gives no access to its layers, asked for the op."""
+    for frame in frames_outwards(sys._getframe(1)):
+        file = frame.f_code.co_filename.replace("\\", "/")
+        owner = owner_of(frame.f_code.co_filename)
+        if owner == USER:
+            return False
+        if file.endswith(_CLOSED) or (owner not in BENEATH and not file.endswith(_LAYER_OF_LIBRARY)):
             return True
-        frame = frame.f_back  # type: ignore[assignment]  # None: it is the outermost
     return False
 
 

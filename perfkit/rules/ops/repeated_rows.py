@@ -16,7 +16,8 @@ Fix: apply the layer to the different rows, and index, repeat or expand its resu
     basis = self.trunk(grid)                                  # not: self.trunk(grids), a copy for each sample
     hidden = self.mlp(context)[:, None].expand(-1, n, -1)     # not: self.mlp(context[:, None].expand(-1, n, -1))
 
-Saving: 60% (chosen) of these products' time, by the share of the rows that are copies, to all of it.
+Saving: 60% (chosen) of these products' time, and of activations between them, by the share of the rows that are copies,
+to all of it and what else is done with these rows.
 
 Source: the inputs of one step's products. Rows that are equal by chance, as those of words in an embedding, and rows of
 zeros are not counted, nor is a batch of equal samples. Half was chosen. On a CPU.
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from math import prod
 
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
@@ -41,6 +43,14 @@ FOLLOWS_AT_LINE = ("repeated-work", "repeated-in-step", "unread-results", "unuse
 
 #: The share of the rows that is computed at most without copies, and of the cost that is saved at least (both chosen).
 _NEEDED, _MINIMUM = 0.5, 0.6
+
+#: What stands between layers and computes each element, or each row, by itself; its backward too.
+_ACTIVATIONS = frozenset(
+    f"aten::{name}{end}"
+    for name in ("relu", "threshold", "tanh", "sigmoid", "gelu", "silu", "elu", "leaky_relu", "softplus", "sin", "cos",
+                 "native_layer_norm")
+    for end in ("", "_", "_backward")
+)  # fmt: skip
 
 
 def check(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
@@ -60,6 +70,9 @@ def check(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
             rows = [row for row in work.rows if _is_product_of(row, one)]
             products_ns += sum(row.ns for row in rows)
             spent[one.at] += sum(row.ns for row in rows) * (1 - one.needed / one.rows)
+        activations = [row for row in work.rows if any(_makes_input_of(row, one) for one in layers[1:])]
+        between_ns = sum(row.ns for row in activations)
+        spent[layers[0].at] += between_ns * (1 - layers[0].needed / layers[0].rows)
         cost = sum(spent.values()) * step.wall_ns / max(1, work.step_ns)
         if step.is_negligible(cost):
             continue
@@ -82,6 +95,7 @@ def check(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
             evidence=(
                 Evidence("rows that are different", first.different, f"of {first.rows:,}", "a step's products"),
                 Evidence.ms("products with all rows", products_ns, f"{work.source}, per step"),
+                Evidence.ms("activations between them", between_ns, f"{work.source}, per step"),
             ),
         )
 
@@ -96,3 +110,12 @@ def _is_product_of(row: OpWorkTime, one: RepeatedRows) -> bool:
     if row.at is None or (row.at.file, row.at.line) != (one.file, one.line) or row.kind != "matmul":
         return False
     return row.flops == 2 * (one.rows // max(1, one.calls)) * one.columns * one.results
+
+
+def _makes_input_of(row: OpWorkTime, one: RepeatedRows) -> bool:
+    """Whether the op is an activation of as many elements in the line of a layer that is not the first."""
+    if row.at is None or (row.at.file, row.at.line) != (one.file, one.line) or row.op not in _ACTIVATIONS:
+        return False
+    lengths = row.shapes.split()[:1]
+    elements = prod(int(length) for shape in lengths for length in shape.split("x") if length.isdigit())
+    return elements == one.rows // max(1, one.calls) * one.columns

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from perfkit.record.samplers import repeated_rows
 from perfkit.record.samplers.constant_ops import ConstantOpLog
 from perfkit.run.records import RepeatedRows
 
@@ -27,6 +28,13 @@ WORDS = SOURCE % 50
 ATTENTION = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
 SEEN = nn.Conv1d(4, 4, 3)
 SAMPLES = torch.randn(16, WIDTH)
+SQUARE = nn.Linear(WIDTH, WIDTH)
+#: Some zeros have a sign in every second row.
+SIGNED, SIGNS = torch.cat([X.new_zeros(NODES, 1), X[:, 1:]], 1), torch.ones(EDGES, WIDTH)
+SIGNS[::2, 0] = -1
+#: Of 380 rows 80 are zero: half of what an index picks are copies of these, and most others are different.
+PADDED = torch.cat([torch.randn(300, WIDTH), torch.zeros(80, WIDTH)])
+PICKED = torch.cat([torch.arange(300), torch.arange(140), 300 + torch.arange(360) % 80])
 
 
 def found(step: Callable[[], Any], *, inference: bool = False, with_others: bool = False) -> tuple[RepeatedRows, ...]:
@@ -120,6 +128,35 @@ def test_rows_that_are_gathered_from_results_of_the_step_need_no_others() -> Non
     assert row.needed == NODES
 
 
+def test_the_sign_of_a_zero_makes_no_other_row() -> None:
+    [row] = found(lambda: WIDE(SIGNED[SOURCE] * SIGNS), with_others=True)
+
+    assert row.different == NODES
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [lambda: TABLE(torch.arange(50))[WORDS], lambda: TABLE(torch.arange(50)).repeat(32, 1)],
+    ids=["gathered", "repeated"],
+)
+def test_rows_of_a_table_that_are_copied_later_are_counted(rows: Callable[[], Tensor]) -> None:
+    [row] = found(lambda: WIDE(rows()), with_others=True)
+
+    assert (row.different, row.needed) == (50, 50)
+
+
+@pytest.mark.parametrize("limit", ["_MAX_ROWS", "_MAX_ELEMENTS"])
+def test_no_more_rows_are_looked_at_than_a_step_may_take(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def step() -> None:
+        for _ in range(5):
+            WIDE((X * 2)[SOURCE])
+
+    monkeypatch.setattr(repeated_rows, limit, 2 * EDGES * (WIDTH if limit == "_MAX_ELEMENTS" else 1))
+
+    [row] = found(step)
+    assert (row.calls, row.different) == (2, 2 * NODES)
+
+
 def test_nodes_that_no_edge_begins_at_are_needed_where_the_layer_comes_first() -> None:
     [row] = found(lambda: WIDE(X[FEW_SOURCES]), with_others=True)
 
@@ -178,6 +215,14 @@ def padded(real: int) -> Tensor:
         lambda: ATTENTION(*3 * [X.expand(16, NODES, WIDTH)])[0] + OTHER(SAMPLES).sum(),
         lambda: beside_others(X[SOURCE].fill_(float("nan"))),
         lambda: X[SOURCE].sigmoid(),
+        lambda: beside_others(TABLE(torch.arange(50).repeat(32))),
+        lambda: beside_others(torch.eye(WIDTH).repeat(25, 1)),
+        lambda: WIDE((PADDED * 1)[PICKED]),
+        lambda: (
+            F.linear(F.dropout(SEEN(SAMPLES[:4].expand(16, 4, WIDTH)))[:, 0], WIDE.weight[:, :62]).sum()
+            + WIDE(GRID.repeat(16, 1))
+        ),
+        lambda: SQUARE(F.dropout(SQUARE(SAMPLES[:1].repeat(16, 1)))).sum() + WIDE(GRID.repeat(16, 1)),
         lambda: WIDE(X[SOURCE]),
         lambda: OTHER(SAMPLES).sum() + imported("someone/layers.py")(WIDE, X[SOURCE]),
     ],
@@ -205,6 +250,11 @@ def padded(real: int) -> Tensor:
         "attention of torch",
         "NaNs",
         "no layer",
+        "each word in turn",
+        "each column in turn",
+        "padding that is gathered",
+        "a batch of one image before dropout",
+        "a batch of one sample in a small layer before dropout",
         "a batch drawn from few samples",
         "a layer that a library calls",
     ],

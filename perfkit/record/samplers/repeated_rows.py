@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from perfkit._code_owner import USER, frames_outwards, function_name, owner_of
-from perfkit.record.program_values import is_tensor, without_modes
+from perfkit.record.program_values import is_plain, is_tensor, without_modes
 from perfkit.record.samplers.module_calls import Site
 from perfkit.record.samplers.op_paths import BENEATH
 from perfkit.record.samplers.op_schemas import tensors_in
@@ -94,11 +94,11 @@ class RepeatedRowCounts:
         """An op of a line of the user's has returned ``out`` for these positional arguments."""
         name = func.overloadpacket.__name__
         first = out[0] if isinstance(out, tuple) and out else out
-        if not is_tensor(first) or first.device.type != "cpu" or not first.is_floating_point() or not first.dim():
+        if not is_plain(first) or first.device.type != "cpu" or not first.is_floating_point() or not first.dim():
             return
         origin = self._origin_of(name, arguments, first)
         if name in _LAYERS and self._look_at(name, arguments, first, site, origin):
-            source = arguments[_PRODUCTS[name]]
+            source = arguments[_PRODUCTS.get(name, 0)]
             self._set(source, self._origins.get(_address(source), _UNKNOWN)._replace(is_repeated=True))
             origin = origin._replace(is_repeated=True)
         self._set(first, origin)
@@ -126,7 +126,7 @@ class RepeatedRowCounts:
         if name in _GATHERS:
             # A table of parameters is looked up: its rows repeat as words do.
             is_table = source.is_leaf and source.requires_grad
-            share = of_source / of_out if not is_table and of_source < of_out else None
+            share = of_source / of_out if not is_table and 2 * of_source <= of_out else None
             is_data = _address(source) not in self._made
             return _Origin(share, is_table or (share is None and origin.looked_up), origin.is_repeated, is_data)
         return origin._replace(looked_up=origin.looked_up and of_source >= of_out)
@@ -135,7 +135,7 @@ class RepeatedRowCounts:
         """Count the different rows of a layer's input; whether they are repeated."""
         place = _PRODUCTS.get(name, 0)
         source, weight = arguments[place : place + 2]
-        if not (is_tensor(source) and is_tensor(weight)) or source.layout is not torch.strided or source.dim() < 2:
+        if not is_plain(source) or not is_tensor(weight) or source.dim() < 2:
             return False
         if not source.numel() or not source.is_floating_point() or (name == "bmm" and weight.stride(0)):
             return False
@@ -144,9 +144,9 @@ class RepeatedRowCounts:
         rows = int(source.numel() // columns) if is_product else int(source.shape[0])
         is_small = rows < _ROWS or columns < _COLUMNS or rows * columns * results < _MULTIPLICATIONS
         if not is_product or is_small or origin.looked_up:
-            return self._look_for_others(source.detach(), rows, origin)
+            return self._look_for_others(source, rows, origin)
         self._sorted += rows
-        if self._sorted > _MAX_ROWS:
+        if self._sorted > _MAX_ROWS or self._compared + rows * columns > _MAX_ELEMENTS:
             return False
         with without_modes():
             copies = self._copies_in(source.detach().reshape(rows, columns), origin)
@@ -169,12 +169,12 @@ class RepeatedRowCounts:
         if self._sorted > _MAX_ROWS:
             return False
         with without_modes():
-            few = _few_columns(source.reshape(rows, -1))
+            few = _few_columns(source.detach().reshape(rows, -1))
             self._has_others = 2 * int(torch.unique(_numbers_of(few)).numel()) > rows
             return not self._has_others and bool(few.any())
 
     def _copies_in(self, matrix: Any, origin: _Origin) -> _Copies | None:
-        """The different rows, where at most half are and why is known; None where not, or where too many were read."""
+        """The different rows, where at most half are and why is known; None where not."""
         rows = len(matrix)
         for columns in (_few_columns(matrix), matrix):
             numbers, of_row = torch.unique(_numbers_of(columns), return_inverse=True)
@@ -182,8 +182,6 @@ class RepeatedRowCounts:
                 self._has_others |= not origin.is_repeated
                 return None
             self._compared += int(matrix.numel())
-            if self._compared > _MAX_ELEMENTS:
-                return None
             places = torch.arange(rows, device=matrix.device)
             first = torch.full_like(numbers, rows).scatter_reduce_(0, of_row, places, "amin")[of_row]
             if _are_equal(matrix, first):

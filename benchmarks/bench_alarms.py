@@ -54,7 +54,8 @@ def tried(program: Program, folder: Path) -> Trial | str:
     except perfkit.UsageError:
         return "not-tried"
     except perfkit.PerfkitError as error:
-        print(f"{program.name}: {error}", file=sys.stderr)
+        if program.half == "tuning":
+            print(f"{program.name}: {error}", file=sys.stderr)
         return "failed"
 
 

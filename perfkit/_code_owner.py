@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import TypeVar
@@ -158,7 +159,8 @@ def _generated_by(real: str) -> str | None:
     ``/tmp/layers_EdgeConv_propagate_x7.py`` for a layer of the user's.
     """
     name = os.path.basename(real)
-    if _OF_TEMPLATE.fullmatch(name) and "torch_geometric" in sys.modules:
+    is_temporary = os.path.dirname(real) == os.path.realpath(tempfile.gettempdir())
+    if is_temporary and _OF_TEMPLATE.fullmatch(name) and "torch_geometric" in sys.modules:
         return "torch_geometric"
     package, dot, rest = name.removesuffix(".py").partition(".")
     origin = getattr(sys.modules.get(package), "__file__", None) if dot and rest else None

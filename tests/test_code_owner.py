@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import tempfile
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -92,10 +93,12 @@ def test_what_torch_geometric_writes_for_a_layer_of_the_user_s_is_torch_geometri
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch_geometric", ModuleType("torch_geometric"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     assert _code_owner.owner_of(str(tmp_path / "layers_EdgeConv_propagate_wyw2_m2b.py")) == "torch_geometric"
     assert _code_owner.owner_of(str(tmp_path / "layers_EdgeConv_edge_updater_wyw2xm2b.py")) == "torch_geometric"
     assert _code_owner.owner_of(str(tmp_path / "layers_propagate.py")) == "user"
+    assert _code_owner.owner_of(str(tmp_path / "project" / "label_propagate_features.py")) == "user"
 
 
 def test_torch_geometric_writes_its_files_under_these_names() -> None:

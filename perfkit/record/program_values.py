@@ -77,7 +77,7 @@ def unseen(function: F) -> F:
 
 
 def sample_of(tensor: Any) -> bytes | None:
-    """Some of its elements, in the order of its memory; None for one on a device, of a subclass, or of several blocks."""
+    """Some of its elements, in the order of its memory; None for one on a device, of a subclass, or of many blocks."""
     if tensor.device.type != "cpu" or type(tensor) not in OWN_KINDS:
         return None
     # Without the modes: they would see each of these ops, which takes ten times as long as the op.

@@ -39,6 +39,11 @@ def trainer_argument(rank: Rank | None, library: str, *arguments: str) -> Locati
     return first_call(rank, *arguments, *names) if rank is not None and names is not None else None
 
 
+def is_made_by_trainer(made_at: Location | None) -> bool:
+    """Whether a library that has a Trainer makes the object."""
+    return made_at is not None and made_at.owner in _SET_UP
+
+
 def to_edit(rank: Rank | None, made_at: Location | None, *arguments: str) -> Location | None:
     """The line that makes an object; where a Trainer makes it, the first of these arguments that it is given."""
     if made_at is None or made_at.owner == "user":

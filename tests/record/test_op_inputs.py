@@ -16,6 +16,7 @@ from perfkit.run.records import Phase
 
 LAYER = nn.Linear(64, 8)
 TARGET = torch.randn(40, 1)
+ROWS = torch.randn(40, 8)
 
 
 def inputs(step: Callable[[], Any], phase: Phase = "forward") -> OpInputs:
@@ -82,6 +83,18 @@ def test_the_result_of_a_layer_that_is_weighted_in_pairs_is_found() -> None:
     assert [row.calls for row in inputs(step).wide_broadcasts()] == [1]
 
 
+def test_a_product_in_the_memory_of_what_is_gone_does_not_hide_it() -> None:
+    one, other = torch.randn(40, 8), torch.randn(40, 8)
+
+    def step() -> None:
+        error = TARGET - LAYER(torch.randn(40, 64))[:, 0]
+        error.square().mean().item()
+        del error
+        one @ other.T + other @ one.T
+
+    assert [row.calls for row in inputs(step).wide_broadcasts()] == [1]
+
+
 @pytest.mark.filterwarnings("ignore:Using a target size")
 def test_a_loss_of_torch_that_broadcasts_is_found_too() -> None:
     def step() -> None:
@@ -100,6 +113,11 @@ def test_a_loss_of_torch_that_broadcasts_is_found_too() -> None:
         lambda x: x - TARGET[:, 0],
         lambda x: x[:3, None] - torch.randn(3),  # few
         lambda x: x[:, None].square() + TARGET[:, 0].square() - 2 * (x[:, None] @ TARGET.T),  # squared distances
+        lambda x: (x[:, None] ** 2 + TARGET[:, 0] ** 2).sub_(2 * x[:, None] @ TARGET.T),
+        lambda x: torch.addmm(x[:, None] ** 2 + TARGET[:, 0] ** 2, x[:, None], TARGET.T, alpha=-2),
+        lambda x: (x[:, None] ** 2 + TARGET[:, 0] ** 2).addmm_(x[:, None], TARGET.T, beta=1, alpha=-2),
+        lambda x: x[:, None] ** 2 + TARGET[:, 0] ** 2 - 2 * torch.einsum("bd,nd->bn", ROWS, ROWS),
+        lambda x: x[:, None] ** 2 + TARGET[:, 0] ** 2 + torch.tensor(2.0) * -(x[:, None] @ TARGET.T),
         lambda x: x[:, None] * torch.randn(5),  # of different sizes
         lambda x: torch.randn(40, 8) * x[:, None],
     ],
@@ -109,6 +127,11 @@ def test_a_loss_of_torch_that_broadcasts_is_found_too() -> None:
         "equal shapes",
         "few",
         "squared distances",
+        "written in place",
+        "addmm",
+        "addmm_",
+        "einsum",
+        "negated",
         "outer",
         "a weight for each row",
     ],

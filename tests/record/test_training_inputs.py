@@ -177,9 +177,10 @@ def test_what_a_rollout_computes_goes_into_training(text: str, tmp_path: Path) -
     [
         (NESTED, ["hot"]),
         (NESTED.replace("self.update(self.rollout())", "self.update(self.rows, print(self.rollout))"), []),
+        (NESTED.replace("self.update(self.rollout())", "self.update(self.rows.rollout())"), []),
         (NESTED.replace("return rows.advantages()", "return self.seen"), []),
     ],
-    ids=["its result is an argument", "it is not called", "it returns something else"],
+    ids=["its result is an argument", "it is not called", "of something else", "it returns something else"],
 )
 def test_what_a_rollout_hands_to_the_update_in_one_statement_goes_into_training(
     text: str, expected: list[str], tmp_path: Path

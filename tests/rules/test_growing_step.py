@@ -77,13 +77,16 @@ def test_a_small_growth_is_not_reported(build: Any) -> None:
     assert not found(build, growth=msgspec.structs.replace(GROWTH, excess_ns=5 * MS))
 
 
-def test_the_history_of_lbfgs_is_no_growth(build: Any) -> None:
+def test_growth_that_may_be_the_history_of_lbfgs_is_information(build: Any) -> None:
     updates = msgspec.structs.replace(GROWTH, phase="optimizer")
-    facts = {"tensors": 1, "elements": 150, "dtypes": ("float32",)}
 
-    assert not found(build, build.rank(optimizers=(OptimizerFacts(kind="LBFGS", **facts),)), growth=updates)
-    assert found(build, build.rank(optimizers=(OptimizerFacts(kind="SGD", **facts),)), growth=updates)
-    assert found(build, build.rank(optimizers=(OptimizerFacts(kind="LBFGS", **facts),)))
+    def severity(growth: StepGrowth, *kinds: str) -> str:
+        facts = [OptimizerFacts(kind=kind, tensors=1, elements=150, dtypes=("float32",)) for kind in kinds]
+        [finding] = found(build, build.rank(optimizers=tuple(facts)), growth=growth)
+        return str(finding.severity)
+
+    assert severity(updates, "LBFGS") == "info"
+    assert severity(updates, "LBFGS", "SGD") == severity(GROWTH, "LBFGS") == severity(updates, "SGD") != "info"
 
 
 def test_the_memory_that_grows_with_the_step_follows_it(build: Any) -> None:

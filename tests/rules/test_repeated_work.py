@@ -15,7 +15,6 @@ from perfkit.rules.python import repeated_work
 from perfkit.run.records import (
     ConstantCalls,
     ConstantOps,
-    LineRow,
     Lines,
     ModuleCalls,
     Phase,
@@ -137,21 +136,11 @@ def test_a_frozen_module_costs_the_share_of_its_inputs_that_came_again(build: An
 
 def test_a_reference_that_a_trainer_calls_is_an_argument_of_the_trainer(build: Any) -> None:
     step = build.step(100, forward=60, backward=40)
-    made = Location(file="train.py", line=5, function="DPOConfig(...)", owner="user")
-    rank = build.rank(calls={"TrainingArguments": (made,)})
-    row = LineRow(
-        file="model.py",
-        line=20,
-        function="forward",
-        owner="user",
-        phase="forward",
-        samples=9,
-        host_ns=MS,
-        within={"trl": 9},
+    made, other = (
+        Location(file="train.py", line=5, function=name, owner="user") for name in ("DPOConfig(...)", "GRPOConfig(...)")
     )
-
-    [inside] = build.findings(repeated_work, step, frozen(80, rows=(row,)), rank)
-    [own] = build.findings(repeated_work, step, frozen(80), rank)
+    [inside] = build.findings(repeated_work, step, frozen(80), build.rank(calls={"TrainingArguments": (made,)}))
+    [own] = build.findings(repeated_work, step, frozen(80), build.rank(calls={"TrainingArguments": (other,)}))
 
     assert (inside.change, own.change.line if own.change else None) == (made, None)
     assert "precompute_ref_log_probs=True" in inside.advice

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from perfkit._code_owner import USER, function_name
-from perfkit.record.program_values import is_tensor, without_modes
+from perfkit.record.program_values import is_plain, is_tensor, without_modes
 from perfkit.record.samplers.diagonal_matrices import DiagonalMatrixCounts
 from perfkit.record.samplers.dropped_rows import FEW_ROWS, DroppedRowCounts
 from perfkit.record.samplers.fft_lengths import FftLengths
@@ -70,6 +70,9 @@ _PAIRED = frozenset(
     )
     if hasattr(torch.ops.aten, name)
 )
+#: Products of two matrices, those that are added to a third, sums of two tensors, and what scales one.
+_OF_TWO, _ADDED_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm"), ("addmm", "baddbmm")
+_SUMS, _SCALES = ("add", "sub", "rsub"), ("mul", "div", "neg")
 #: Rows of fewer elements are not looked at: to leave them out saves little (chosen).
 _FEATURES = 8
 #: A result this many times as large as each input is made by mistake, if the inputs have as many elements (chosen).
@@ -114,17 +117,16 @@ class OpInputs:
         self._factors: dict[Site, set[int]] = defaultdict(set)
         #: (line, op, shapes of the inputs, shape of the result) -> calls.
         self._wide: Counter[_Pairs] = Counter()
-        #: The address of such a result -> what made it; address and shape of products; what is combined with one.
+        #: The address of such a result -> what made it; address and size of products; what is combined with one.
         self._pairs: dict[int, _Pairs] = {}
-        self._of_products: set[tuple[int, tuple[int, ...]]] = set()
+        self._of_products: set[tuple[int, int]] = set()
         self._meant: set[_Pairs] = set()
 
     def add(self, func: Any, arguments: Any, out: Any, site: Site, *, in_library: bool) -> None:
         """An op of a line of the user's has returned ``out`` for these positional arguments."""
+        self._look_at_pairs(func, arguments, out)
         if func in _PRODUCTS:
             self._look_for_subnormals(func, arguments, site)
-            if is_tensor(out):
-                self._of_products.add(_memory(out))
         elif func.overloadpacket in _PAIRED and len(arguments) > 1:
             self._look_at_shapes(func, (arguments[0], arguments[1]), out, site)
         elif not in_library:
@@ -194,11 +196,8 @@ class OpInputs:
 
     def _look_at_shapes(self, func: Any, inputs: tuple[Any, Any], out: Any, site: Site) -> None:
         one, other = inputs
-        if not is_tensor(other) and is_tensor(one) and _memory(one) in self._of_products:
-            self._of_products.add(_memory(out))  # a scaled product
         if not (is_tensor(one) and is_tensor(other)) or one.device.type != "cpu" or one.data_ptr() == other.data_ptr():
             return
-        self._look_at_pairs(one, other)
         shapes = [_own_shape(one), _own_shape(other)]
         wide = _broadcast(one.shape, other.shape)
         own, others = map(prod, shapes)
@@ -213,12 +212,26 @@ class OpInputs:
             if is_tensor(out):
                 self._pairs[int(out.data_ptr())] = made
 
-    def _look_at_pairs(self, one: Any, other: Any) -> None:
+    def _look_at_pairs(self, func: Any, arguments: Any, out: Any) -> None:
         """All pairs are meant where a product has them too: ``a.square() + b.square() - 2 * a @ b.T``."""
-        for pairs, product in ((one, other), (other, one)):
-            made = self._pairs.get(int(pairs.data_ptr()))
-            if made is not None and made[-1] == tuple(product.shape) and _memory(product) in self._of_products:
-                self._meant.add(made)
+        tensors = [one for one in arguments[:3] if is_plain(one) and one.device.type == "cpu"]
+        if not tensors or not is_plain(out) or out.device.type != "cpu":
+            return
+        name = func.overloadpacket.__name__.rstrip("_")
+        products = [one for one in tensors if _memory(one) in self._of_products]
+        if name in _ADDED_PRODUCTS or (name in _SUMS and products):
+            for one in tensors:
+                made = self._pairs.get(int(one.data_ptr()))
+                if made is not None and prod(made[-1]) == out.numel() and all(one is not each for each in products):
+                    self._meant.add(made)
+        if any(out is one for one in tensors):
+            return
+        # What was there is freed.
+        self._pairs.pop(int(out.data_ptr()), None)
+        self._of_products.discard(_memory(out))
+        scaled = name in _SCALES and products and all(one is products[0] or one.numel() == 1 for one in tensors)
+        if name in _OF_TWO or scaled:
+            self._of_products.add(_memory(out))
 
     def _look_at_factors(self, one: Any, other: Any, site: Site) -> None:
         if not (is_tensor(one) and is_tensor(other)) or one.device.type != "cpu" or other.device.type != "cpu":
@@ -263,8 +276,8 @@ class OpInputs:
         )
 
 
-def _memory(tensor: Any) -> tuple[int, tuple[int, ...]]:
-    return int(tensor.data_ptr()), tuple(tensor.shape)
+def _memory(tensor: Any) -> tuple[int, int]:
+    return int(tensor.data_ptr()), int(tensor.numel())
 
 
 def _subnormal_of(tensor: Any, most: int) -> tuple[int, int]:

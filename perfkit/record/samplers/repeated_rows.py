@@ -23,7 +23,7 @@ from perfkit.run.records import RepeatedRows
 #: Products of rows with a matrix: the place of the rows.
 _PRODUCTS = {"mm": 0, "addmm": 1, "linear": 0, "matmul": 0, "bmm": 0}
 _LAYERS = {*_PRODUCTS, "convolution", "conv1d", "conv2d", "conv3d"}
-_GATHERS = ("index", "index_select", "gather", "_unsafe_index")
+_GATHERS = ("index", "index_select", "gather")
 _COPIES = (*_GATHERS, "repeat", "repeat_interleave", "clone", "reshape", "contiguous")
 #: Fewer rows, columns or multiplications are cheap, whatever is in them (chosen).
 _ROWS, _COLUMNS, _MULTIPLICATIONS = 64, 8, 1_000_000
@@ -60,7 +60,8 @@ class _Origin(NamedTuple):
 class _Copies(NamedTuple):
     """Of the rows of a product: the different ones, and those that are computed without copies.
 
-    They may be ``all_data`` where all samples of a step may be such: equal ones, or a few that are drawn many times.
+    ``all_data`` is whether this may only be a batch of equal samples, or of few that are drawn many times, so that it
+    counts only in a step that has other rows.
     """
 
     different: int
@@ -102,13 +103,15 @@ class RepeatedRowCounts:
             self._set(source, self._origins.get(_address(source), _UNKNOWN)._replace(is_repeated=True))
             origin = origin._replace(is_repeated=True)
         self._set(first, origin)
-        if len(self._made) < _MAX_FOLLOWED:
+        # A weight in another type, as under autocast, is a weight.
+        is_cast = name in ("_to_copy", "to") and arguments and _address(arguments[0]) not in self._made
+        if len(self._made) < _MAX_FOLLOWED and not is_cast:
             self._made.add(_address(first))
 
     def _set(self, tensor: Any, origin: _Origin) -> None:
         if origin == _UNKNOWN:
             self._origins.pop(_address(tensor), None)
-        elif len(self._origins) < _MAX_FOLLOWED:
+        elif len(self._origins) < _MAX_FOLLOWED or _address(tensor) in self._origins:
             self._origins[_address(tensor)] = origin
 
     def _origin_of(self, name: str, arguments: Any, out: Any) -> _Origin:
@@ -140,6 +143,8 @@ class RepeatedRowCounts:
         if not source.numel() or not source.is_floating_point() or (name == "bmm" and weight.stride(0)):
             return False
         is_product = name in _PRODUCTS and (name not in ("linear", "matmul") or weight.dim() == 2)
+        if is_product and _address(weight) in self._made:
+            return False  # no layer: both are results of the step
         columns, results = int(source.shape[-1]), int(out.shape[-1])
         rows = int(source.numel() // columns) if is_product else int(source.shape[0])
         is_small = rows < _ROWS or columns < _COLUMNS or rows * columns * results < _MULTIPLICATIONS
@@ -163,7 +168,7 @@ class RepeatedRowCounts:
 
     def _look_for_others(self, source: Any, rows: int, origin: _Origin) -> bool:
         """Whether the rows of a layer that is not counted are repeated; else the step may have other ones."""
-        if self._has_others or origin.is_repeated or rows < _OTHERS:
+        if self._has_others or origin.is_repeated or rows < _OTHERS or not source.is_contiguous():
             return False
         self._sorted += rows
         if self._sorted > _MAX_ROWS:

@@ -16,8 +16,10 @@ from perfkit.run.records import Phase
 
 #: Libraries kept of one stack, from the user's line on: what it called, not how that library works inside.
 _MAX_LIBRARIES = 6
-#: Stacks that are kept, at 2 to 3 kB each; of further ones it is found anew each time.
+#: Stacks that are kept, at 2 to 3 kB each: when there are more, all are forgotten, as those of the set-up should be.
 _MAX_STACKS = 500
+#: Frames of a stack that is kept: that of a recursion rarely comes again.
+_MAX_FRAMES = 100
 #: Stands for a library's function that saves a checkpoint, and for everything that it calls (moving, copying, writing).
 CHECKPOINT = "checkpoint"
 _SAVING = frozenset({"save_checkpoint", "_save_checkpoint", "save_pretrained", "save_state", "save_weights"})
@@ -45,7 +47,9 @@ class SampledStacks:
         found = self._known.get(key)
         if found is None:
             found = *self._find(phase, stack), tuple(code for code, _ in stack)
-            if len(self._known) < _MAX_STACKS:
+            if len(self._known) >= _MAX_STACKS:
+                self._known.clear()
+            if len(stack) <= _MAX_FRAMES:
                 self._known[key] = found
         return found[:2]
 

@@ -68,12 +68,13 @@ def _is_argument_of_training(function: FunctionNode, names: set[str], source: Us
     calls = (node for one in statements for part in _evaluated(one) for node in ast.walk(part))
     arguments = (one for call in calls if isinstance(call, ast.Call) for one in (*call.args, *call.keywords))
     inner = (node for one in arguments for node in ast.walk(one) if isinstance(node, ast.Call))
-    return any(_called_name(node.func) == function.name for node in inner)
+    return any(_called_here(node.func) == function.name for node in inner)
 
 
-def _called_name(called: ast.expr) -> str | None:
+def _called_here(called: ast.expr) -> str | None:
+    """The name of a function, or of a method of ``self``; None for a method of anything else."""
     if isinstance(called, ast.Attribute):
-        return called.attr
+        return called.attr if isinstance(called.value, ast.Name) and called.value.id == "self" else None
     return called.id if isinstance(called, ast.Name) else None
 
 

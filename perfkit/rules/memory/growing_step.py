@@ -7,8 +7,8 @@ How it shows: the level of the step rises through the whole run, by at least 10%
 machine is not the reason: a part of the step stays as long as it was, or nearly each step is longer than all before.
 On a busy machine it is the ratio of one phase to the rest of the same step that rises. Growth may begin again at equal
 distances, as that of a list that each epoch empties. Batches or inputs that grow are no growth; where a step calls the
-model more often than those before, as in longer episodes, it is its time per call. Neither is the history of L-BFGS,
-which gets longer until it has `history_size` entries.
+model more often than those before, as in longer episodes, it is its time per call. Where L-BFGS alone updates, growth
+of its updates is information: its history gets longer until it has `history_size` entries.
 
 Causes: `total = total + loss` with `backward(retain_graph=True)`; a recurrent state that is not detached; a history
 that is averaged, sorted or written in every step; `register_hook` in the loop.
@@ -60,7 +60,7 @@ def check(
 ) -> Iterator[Finding]:
     """Find growth of the step's time, the phase that grows, and the line that keeps what it works on."""
     cost = min(step.wall_ns, growth.excess_ns)
-    if step.is_negligible(cost) or (rank is not None and _is_history(growth, rank)):
+    if step.is_negligible(cost):
         return
     held = largest_held(rank.kept if rank is not None else ())
     # A tensor without a graph lengthens no backward.
@@ -69,6 +69,7 @@ def check(
     name = held.name if held is not None and holds else None
     hottest = _hottest(growth, lines)
     yield step.finding(
+        severity="info" if rank is not None and _is_history(growth, rank) else None,
         cost=cost,
         saving=(max(0, cost - 2 * growth.noise_ns), step.maximum_saving(cost)),
         spent=hottest.at if hottest is not None else change,
@@ -85,8 +86,9 @@ def check(
 
 
 def _is_history(growth: StepGrowth, rank: Rank) -> bool:
-    """Whether what grows is the history of an optimizer, which has a largest length."""
-    return growth.phase == "optimizer" and any(one.kind == "LBFGS" for one in rank.optimizers)
+    """Whether what grows may be the history of L-BFGS, which has a largest length."""
+    kinds = {one.kind for one in rank.optimizers}
+    return growth.phase == "optimizer" and kinds == {"LBFGS"}
 
 
 def _steps(growth: StepGrowth) -> str:

@@ -33,7 +33,7 @@ from perfkit.ledger.faster_updates import FUSED
 from perfkit.ledger.rows import COMPUTING, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.patterns import EmbeddingGradient, Patterns
-from perfkit.rules._places import to_edit
+from perfkit.rules._places import is_made_by_trainer, to_edit
 from perfkit.run.records import Rank
 
 ID = "dense-embedding-gradients"
@@ -63,7 +63,7 @@ def check(step: StepBudget, patterns: Patterns, rank: Rank) -> Iterator[Finding]
     update = max(patterns.updates, key=lambda one: one.host_ns, default=None)
     rows = sum(one.rows for one in tables)
     used = percent(sum(one.looked_up for one in tables), rows)
-    by_trainer = optimizer.created_at is not None and optimizer.created_at.owner != "user"
+    is_unfused = optimizer.kind in FUSED and not optimizer.fused
     yield step.finding(
         cost=cost,
         saving=(_MINIMUM * cost, step.maximum_saving(cost)),
@@ -74,7 +74,7 @@ def check(step: StepBudget, patterns: Patterns, rank: Rank) -> Iterator[Finding]
             f"updates: {step.shown(cost)}."
         ),
         advice="nn.Embedding(..., sparse=True), and torch.optim.SparseAdam for it: moments of unused rows stay.",
-        severity="info" if by_trainer or (optimizer.kind in FUSED and not optimizer.fused) else None,
+        severity="info" if is_made_by_trainer(optimizer.created_at) or is_unfused else None,
         confidence="medium",
         evidence=(
             Evidence("rows that are looked up", used, "", "shapes of the lookups, each counted"),

@@ -26,7 +26,7 @@ zeros are not counted, nor is a batch of equal samples. Half was chosen. On a CP
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 
 from perfkit._location import Location
@@ -56,14 +56,10 @@ _ACTIVATIONS = frozenset(
 def check(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
     """Find layers that get rows several times, and what their products take for the copies.
 
-    Layers of one function that get the same rows one after the other are one finding: the first one is to be moved.
+    Layers of one function, each of which gets as many columns as the one before it returns, are one finding: the first
+    one is to be moved.
     """
-    together: dict[tuple[str, str, int, int], list[RepeatedRows]] = defaultdict(list)
-    for one in lines.repeated_rows:
-        if one.needed <= _NEEDED * one.rows:
-            times = max(1, one.calls)
-            together[one.file, one.function or "", one.rows // times, one.needed // times].append(one)
-    for layers in together.values():
+    for layers in _chains(one for one in lines.repeated_rows if one.needed <= _NEEDED * one.rows):
         spent: dict[Location, float] = defaultdict(float)
         products_ns = 0
         for one in _by_size(layers):
@@ -95,9 +91,23 @@ def check(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
             evidence=(
                 Evidence("rows that are different", first.different, f"of {first.rows:,}", "a step's products"),
                 Evidence.ms("products with all rows", products_ns, f"{work.source}, per step"),
-                Evidence.ms("activations between them", between_ns, f"{work.source}, per step"),
+                Evidence.ms("activations in their lines", between_ns, f"{work.source}, per step"),
             ),
         )
+
+
+def _chains(rows: Iterable[RepeatedRows]) -> list[list[RepeatedRows]]:
+    """Layers one after the other, that get as many rows, and as many different ones."""
+    together: dict[tuple[str, str, int, int], list[list[RepeatedRows]]] = defaultdict(list)
+    for one in rows:
+        times = max(1, one.calls)
+        chains = together[one.file, one.function or "", one.rows // times, one.needed // times]
+        before = next((chain for chain in chains if chain[-1].results == one.columns), None)
+        if before is not None:
+            before.append(one)
+        else:
+            chains.append([one])
+    return [chain for chains in together.values() for chain in chains]
 
 
 def _by_size(layers: list[RepeatedRows]) -> list[RepeatedRows]:

@@ -6,7 +6,7 @@ written between two steps, by the process that trains.
 How it shows: 5% of the mean step or more is spent in a library that logs (TensorBoard, Weights & Biases, mlflow,
 logging, matplotlib, a progress bar ...), in files that are written after the model ran, or in the phase "logging" where
 an integration measures it. Or, on a CPU, 10% in a function that trains nothing, in lines that give the values of
-tensors to the host (`tolist()`, `item()`, `numpy()`), unless training reads them, or the environment of a rollout.
+tensors to the host (`tolist()`, `item()`, `numpy()`), unless training reads them.
 
 Causes: histograms of all weights in every step; a history that is written as a whole each time, so that each write
 takes longer; a file that is opened, flushed and synced for each line; pictures drawn in the loop.
@@ -39,7 +39,6 @@ from perfkit.measures.host.callers import Function
 from perfkit.measures.results.host import HostWork
 from perfkit.measures.results.loop import LoopTime
 from perfkit.rules._host_work import CERTAIN_SAMPLES, LESS_OFTEN, less_often, samples_of_reads, time_of, work_of
-from perfkit.rules._loops import is_in_rollout
 from perfkit.rules._places import how_often, training_functions
 from perfkit.run.records import LineRow, Lines
 
@@ -90,8 +89,6 @@ def _values(step: MeanStepBudget, lines: Lines) -> Iterator[Finding]:
         if function in training or not shows_amount(samples, total) or cost < WARNING * step.wall_ns:
             continue
         hottest = max(rows, key=lambda one: one[1])[0]
-        if is_in_rollout(hottest, lines):
-            continue  # what the environment gets, training reads the answer to
         runs = sum(one.runs for one in lines.traced if (one.file, one.line) == (hottest.file, hottest.line))
         often = f", {times(runs)} per step in line {hottest.line}" if runs else ""
         yield step.finding(

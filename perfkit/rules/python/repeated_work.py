@@ -35,7 +35,7 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.ledger import Ledger
 from perfkit.ledger.rows import COMPUTING, PYTHON, Selector
 from perfkit.ledger.step_budget import StepBudget
-from perfkit.rules._places import library_called, trainer_argument
+from perfkit.rules._settings import first_call
 from perfkit.rules.python._traced_calls import cost_of_calls
 from perfkit.run.records import ConstantOps, Lines, Rank, RecomputedOutputs
 
@@ -47,6 +47,9 @@ CLAIMS = (*COMPUTING, *PYTHON, Selector(phase="data"))
 _AGAIN = 0.4
 #: The error of shares that come from one traced step: chosen.
 _ERROR = 0.25
+
+#: What trl's Trainers that compare with a reference model are configured by.
+_KEEP_REFERENCE = ("DPOConfig(...)", "KTOConfig(...)")
 
 
 def check(step: StepBudget, lines: Lines, ledger: Ledger | None = None, rank: Rank | None = None) -> Iterator[Finding]:
@@ -98,8 +101,7 @@ def _of_outputs(step: StepBudget, outputs: RecomputedOutputs, lines: Lines, rank
     if step.is_negligible(cost) or outputs.again < _AGAIN * outputs.inputs:
         return
     name = outputs.module
-    # A Trainer calls its reference model itself.
-    argument = trainer_argument(rank, library_called(row.at, lines), "precompute_ref_log_probs")
+    argument = _of_reference(rank)
     once = f"Call {name} once for each input, before training, and keep the results where they fit in memory"
     yield _finding(
         step,
@@ -115,6 +117,14 @@ def _of_outputs(step: StepBudget, outputs: RecomputedOutputs, lines: Lines, rank
             f"calls of {name} in line {row.line}", all_ns, f"{outputs.again:,} of {outputs.inputs:,} inputs came again"
         ),
     )
+
+
+def _of_reference(rank: Rank | None) -> Location | None:
+    """The argument of trl that keeps what a reference model computes, or the call that takes it; None for none."""
+    if rank is None:
+        return None
+    configs = (at for at in rank.calls.get("TrainingArguments", ()) if at.function in _KEEP_REFERENCE)
+    return first_call(rank, "precompute_ref_log_probs") or next(configs, None)
 
 
 def _of_ops(step: StepBudget, ops: ConstantOps, ledger: Ledger | None) -> Iterator[Finding]:

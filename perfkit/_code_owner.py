@@ -159,8 +159,9 @@ def _generated_by(real: str) -> str | None:
     ``/tmp/layers_EdgeConv_propagate_x7.py`` for a layer of the user's.
     """
     name = os.path.basename(real)
-    is_temporary = os.path.dirname(real) == os.path.realpath(tempfile.gettempdir())
-    if is_temporary and _OF_TEMPLATE.fullmatch(name) and "torch_geometric" in sys.modules:
+    # The folder last: looking for it writes a file, and raises where there is none.
+    is_template = _OF_TEMPLATE.fullmatch(name) is not None and "torch_geometric" in sys.modules
+    if is_template and os.path.dirname(real) == os.path.realpath(tempfile.gettempdir()):
         return "torch_geometric"
     package, dot, rest = name.removesuffix(".py").partition(".")
     origin = getattr(sys.modules.get(package), "__file__", None) if dot and rest else None

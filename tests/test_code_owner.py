@@ -101,6 +101,17 @@ def test_what_torch_geometric_writes_for_a_layer_of_the_user_s_is_torch_geometri
     assert _code_owner.owner_of(str(tmp_path / "project" / "label_propagate_features.py")) == "user"
 
 
+def test_the_owner_of_other_files_is_known_without_a_folder_for_temporary_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none() -> str:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+
+    assert _code_owner.owner_of(str(tmp_path / "train_without_temporary_files.py")) == "user"
+
+
 def test_torch_geometric_writes_its_files_under_these_names() -> None:
     conv = pytest.importorskip("torch_geometric.nn").MessagePassing
 

@@ -196,10 +196,8 @@ def _in_window(
     share = shares.shares.get(phase) if shares is not None and phase is not None else None
     if shares is None or phase is None or share is None:
         return None
-    window_ns, window_backward_ns = shares.phases_ns.get(phase), shares.phases_ns.get("backward")
-    ops_ns = 0.0
-    if window_ns and window_backward_ns and backward_ns and not sources.ranks:
-        ops_ns = share * window_ns * backward_ns / window_backward_ns
+    ops_ns = shares.at_speed_of(phase, backward_ns) if not sources.ranks else 0.0
+    if ops_ns:
         ops_ns = min(ops_ns, ns - sum(part for _, _, part in _sampled(phase, budget, sources, has_ops=True)))
     return round(min(ns, max(ops_ns, ns * share)))
 

@@ -20,6 +20,7 @@ from perfkit.measures.results.kernels import Kernels
 from perfkit.measures.results.measurements import Measurements, TraceFacts
 from perfkit.measures.results.patterns import Patterns
 from perfkit.measures.results.steps import MeanStep, TracedStep, TypicalStep
+from perfkit.measures.sample_counts import FEW_SAMPLES, MIN_SAMPLES, show_share
 from perfkit.run.records import Phase, Rank, StepBoundary
 
 #: A part of the step below this share is not reported: torch-tb-profiler uses 5% too for its advice on loader workers,
@@ -47,23 +48,10 @@ MAJORITY = 0.5
 #: was measured saved 0.9 to 1.2 times that time for three of four.
 _BEYOND = 0.15
 
-#: A sampled time has this many samples at least: then its error is a third.
-MIN_SAMPLES = 10
-#: Or this many, where they show that it is a warning at least: a short run has no more. Four of twelve are a tenth or
-#: more with 95% certainty (the lower end of Wilson's interval for a share, one-sided: 1.645 deviations).
-_FEW_SAMPLES = 4
-_CERTAIN = 1.645
-
 
 def shows_amount(samples: int, total: int) -> bool:
     """Whether so many of ``total`` samples are enough to say how long they stand for."""
-    if samples >= MIN_SAMPLES:
-        return True
-    if samples < _FEW_SAMPLES:
-        return False
-    share, per = samples / total, _CERTAIN**2 / total
-    low = (share + per / 2 - math.sqrt(per * (share * (1 - share) + per / 4))) / (1 + per)
-    return low >= WARNING
+    return show_share(samples, total, WARNING)
 
 
 class StepPart(NamedTuple):
@@ -235,7 +223,7 @@ class StepBudget(msgspec.Struct, frozen=True, kw_only=True):
 
     def minimum_saving(self, ns: float, *, samples: int | None) -> float:
         """``ns``, less one deviation of a count of so few ``samples`` that it is more than a third."""
-        return ns if samples is None or samples >= MIN_SAMPLES else ns * (1 - 1 / math.sqrt(max(samples, _FEW_SAMPLES)))
+        return ns if samples is None or samples >= MIN_SAMPLES else ns * (1 - 1 / math.sqrt(max(samples, FEW_SAMPLES)))
 
     def maximum_saving(self, ns: float, *, samples: int | None = None, error: float = 0.0) -> int:
         """The most that removing a time saves: of the host's more than the time itself, and no more than the step.
@@ -244,7 +232,7 @@ class StepBudget(msgspec.Struct, frozen=True, kw_only=True):
         of the time. The errors are independent: they add as squares.
         """
         beyond = _BEYOND if self.waits_for_host else 0.0
-        sampling = 0.0 if samples is None else 1 / math.sqrt(max(samples, _FEW_SAMPLES))
+        sampling = 0.0 if samples is None else 1 / math.sqrt(max(samples, FEW_SAMPLES))
         return min(self.wall_ns, round(ns * (1 + math.hypot(beyond, sampling, error))))
 
     # -- findings

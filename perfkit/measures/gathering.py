@@ -39,7 +39,7 @@ from perfkit.measures.results.kernels import Kernels, Roofline
 from perfkit.measures.results.measurements import Measurements, PlannedSteps, TraceFacts
 from perfkit.measures.results.patterns import Patterns
 from perfkit.measures.results.steps import MeanStep, Ranks, TypicalStep
-from perfkit.measures.results.work import StepWork
+from perfkit.measures.results.work import OpShares, StepWork
 from perfkit.measures.steps.batch_time import measure_batch_time
 from perfkit.measures.steps.forward_start import without_preparation
 from perfkit.measures.steps.growing_inputs import measure_growing_inputs
@@ -199,7 +199,8 @@ def _measure_run(
     found.add(limits.during(rank.settings) if limits is not None and rank is not None else limits)
     steps = rank.steps if rank is not None else None
     mean = found.get(MeanStep)
-    found.add(measure_host_work(chosen.lines, found.get(SourceLines), steps, mean))
+    shares = found.get(OpShares)
+    found.add(measure_host_work(chosen.lines, found.get(SourceLines), steps, mean, shares=shares, rank=rank))
     for kind in (TypicalStep, MeanStep):
         found.replace(without_preparation(found.get(kind), found.all(HostWork), mean))
     _measure_peaks(chosen, missing, read, found)

@@ -32,7 +32,7 @@ def work_of(works: Sequence[HostWork], kind: HostKind, loop: LoopTime | None = N
 
 def _is_enough(work: HostWork, places: set[tuple[str, int | None]]) -> bool:
     in_place = any((line.file, line.line) in places for line in work.lines)
-    return in_place or shows_amount(work.samples, work.total_samples)
+    return in_place or work.followed or shows_amount(work.samples, work.total_samples)
 
 
 def time_of(work: HostWork | None, phase: Phase, step: StepBudget) -> int:
@@ -74,7 +74,8 @@ def samples_of_reads(row: LineRow, *, inside: bool = False) -> int:
 
 def evidence_of(work: HostWork) -> Iterator[Evidence]:
     """The amount, and the hottest lines with the library they were in."""
-    yield Evidence.ms("host time", work.host_ns, f"{work.samples} samples of stacks")
+    source = "the step for lines" if work.followed else f"{work.samples} samples of stacks"
+    yield Evidence.ms("host time", work.host_ns, source)
     for line in work.lines[:3]:
         yield Evidence.ms(f"line {line.line} of {line.function}", line.host_ns, library_of(line) or "its own code")
 

@@ -11,8 +11,9 @@ from perfkit._location import Location
 from perfkit.measures.host.host_work import measure_host_work
 from perfkit.measures.results.host import HostWork, SourceLine, SourceLines
 from perfkit.measures.results.steps import MeanStep
+from perfkit.measures.results.work import OpShares
 from perfkit.measures.steps.forward_start import without_preparation
-from perfkit.run.records import Collected, GradientCalls, LineRow, Lines, Phases, TracedLine
+from perfkit.run.records import Collected, GradientCalls, LineRow, Lines, Phases, Rank, TracedLine
 
 MS = 1_000_000
 
@@ -152,6 +153,70 @@ def test_libraries_determine_the_kind(within: str, kind: str) -> None:
 )
 def test_what_passes_in_torch_or_a_framework_is_no_work_of_a_line(within: str) -> None:
     assert measured(row(5, {within: 20})) == {}
+
+
+def short_run(*rows: LineRow, rank: Rank | None = None, **parts: Any) -> dict[str, HostWork]:
+    """A step of 12 ms whose forward of 10 is half in ops; line 5 takes 3 ms of Python, line 6 none, line 7 is an op's."""
+    lines = [of_line(5, 3 * MS, 0, "f"), of_line(6, 50_000, 0, "f"), of_line(7, 2 * MS, 2 * MS)]
+    lines[1] = msgspec.structs.replace(lines[1], following_ns=50_000)
+    every = mean_step(forward=10, backward=2)
+    shares = OpShares(shares={"forward": 0.5, "backward": 1.0})
+    facts = {"source": source(*lines), "every": every, **parts}
+    known = Lines(period_ns=10 * MS, steps=10, rows=rows, traced=facts.pop("traced", ()))
+    works = measure_host_work(known, facts["source"], 10, facts["every"], shares=shares, rank=rank)
+    return {work.kind: work for work in works}
+
+
+def test_the_step_for_lines_says_how_long_lines_take_where_samples_are_too_few() -> None:
+    work = short_run(row(5, {"": 2}, "f"), row(7, {"torch.nn": 8}))["python"]
+
+    assert (work.followed, work.samples, work.total_samples) == (True, 0, 10)
+    assert work.host_ns == 3 * MS
+    assert [(line.line, line.host_ns, line.samples) for line in work.lines] == [(5, 3 * MS, 0)]
+
+
+def test_samples_that_are_enough_stand_and_so_do_those_of_a_long_run() -> None:
+    certain = short_run(row(5, {"": 6}, "f"), row(7, {"torch.nn": 4}))["python"]
+    long = short_run(row(5, {"": 2}, "f"), row(7, {"torch.nn": 98}))["python"]
+
+    assert (certain.followed, certain.samples) == (False, 6)
+    assert (long.followed, long.samples) == (False, 2)
+
+
+def test_followed_lines_take_no_longer_than_is_left_of_their_phase_outside_of_ops() -> None:
+    slow = source(of_line(5, 40 * MS, 0, "f"), of_line(8, 10 * MS, 0, "f"))
+
+    work = short_run(row(7, {"torch.nn": 8}), source=slow)["python"]
+
+    # Half of the 10 ms of the forward.
+    assert work.host_ns == 5 * MS
+    assert [(line.line, line.host_ns) for line in work.lines] == [(5, 4 * MS), (8, 1 * MS)]
+
+
+def test_followed_lines_take_no_longer_than_the_thread_had_a_processor_outside_of_ops() -> None:
+    def rank(thread_ms: float, waited: float = 0.0) -> Rank:
+        times = {"thread_ns_per_step": round(thread_ms * MS), "core_wait_share": waited}
+        return Rank(rank=0, launch_id="x", host="h", pid=1, start_ns=0, **times)
+
+    # 7 ms are in ops. A sleep of 3 ms takes nothing of a processor.
+    assert short_run(row(7, {"torch.nn": 8}), rank=rank(10))["python"].host_ns == 3 * MS
+    assert short_run(row(7, {"torch.nn": 8}), rank=rank(8))["python"].host_ns == 1 * MS
+    assert short_run(row(7, {"torch.nn": 8}), rank=rank(7)) == {}
+    # Without a core for half of the time, so were the ops.
+    assert short_run(row(7, {"torch.nn": 8}), rank=rank(5, 0.5))["python"].host_ns == 1.5 * MS
+
+
+def test_a_followed_line_is_of_the_kind_of_its_few_samples_and_of_its_place_in_the_step() -> None:
+    by_library = short_run(row(5, {"PIL": 1}, "f"), row(7, {"torch.nn": 8}))
+    by_place = short_run(row(7, {"torch.nn": 8}), traced=(traced(5, True, "f"),))
+
+    assert [*by_library] == [*by_place] == ["preprocessing"]
+
+
+def test_a_step_for_lines_that_was_not_followed_to_its_end_says_no_time() -> None:
+    cut = msgspec.structs.replace(source(of_line(5, 3 * MS, 0, "f")), complete=False)
+
+    assert short_run(row(7, {"torch.nn": 8}), source=cut) == {}
 
 
 def test_lines_before_the_model_make_its_inputs() -> None:

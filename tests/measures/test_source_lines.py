@@ -307,3 +307,25 @@ def test_an_update_in_which_the_step_ended_is_called_by_the_line_that_began_it(b
     [update] = found.updates
     assert update.at is not None
     assert update.at.line == 13
+
+
+def test_what_following_a_line_costs_is_no_time_of_its_own(build: Any) -> None:
+    """Line 12 is reached 100 times, each 2 us after the other, and line 13 as often and 3 us: 1.9 of each is following."""
+    build.step(7, 0, 1_000_000)
+    build.frame("train.py(10): step", 1_000, 600_000)
+    at, entries = 1_100, []
+    for turn in range(100):
+        entries += [(at, 0, 12), (at + 2_000 - 100 * (turn < 2), 0, 13)]
+        at += 5_000 - 100 * (turn < 2)
+    rows = lines_of(measure_source_lines(build.read(), followed(*entries, (at, 0, 14))))
+
+    assert rows["Trainer.step", 12].following_ns == rows["Trainer.step", 13].following_ns == 190_000
+    assert rows["Trainer.step", 12].python_ns == pytest.approx(10_000, abs=300)
+    assert rows["Trainer.step", 13].python_ns == pytest.approx(110_000, abs=300)
+
+
+def test_of_few_lines_the_shortest_is_not_what_following_costs(build: Any) -> None:
+    times = a_step(build)
+    rows = lines_of(measure_source_lines(build.read(), times))
+
+    assert {row.following_ns for row in rows.values()} == {0}

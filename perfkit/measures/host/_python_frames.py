@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -109,6 +109,18 @@ class PythonFrames:
             valid = entered | (np.abs(reached[last] - at[wanted]) < _SKEW_NS)
             found[wanted[valid]] = times.line[entries[last[valid]]]
         return found
+
+    def reached(self, low: int, high: int) -> Iterator[tuple[Location, int]]:
+        """How often the followed thread came to each line from ``low`` to ``high``."""
+        if self._times is None:
+            return
+        times = self._times
+        functions = {function.code: function for function in self._functions if function.code >= 0}
+        during = (times.time_ns >= low) & (times.time_ns < high)
+        places, counts = np.unique(np.stack((times.code[during], times.line[during])), axis=1, return_counts=True)
+        for (code, line), count in zip(places.T.tolist(), counts.tolist(), strict=True):
+            if (one := functions.get(code)) is not None:
+                yield Location(file=one.file, line=line, function=one.name, owner=one.owner), count
 
     def cuts(self) -> Ints:
         """When a followed thread reached another line."""

@@ -1,7 +1,8 @@
 """What the host does in a step outside of ops: by kind, with the user's lines.
 
 Samples show in which line and library time passes, the step for lines which lines call ops, and the step that was
-traced by line which lines run before the model.
+traced by line which lines run before the model. Of a run that is too short for samples the step for lines says how long
+lines take, too.
 """
 
 from __future__ import annotations
@@ -11,13 +12,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+import msgspec
+
 from perfkit._code_owner import USER
 from perfkit._location import Location
 from perfkit.measures.host._event_loops import lines_around_the_model, waits_for_requests
+from perfkit.measures.host._followed_lines import FollowedLine, followed_lines
 from perfkit.measures.host._libraries import kind_of
 from perfkit.measures.results.host import HostKind, HostLine, HostWork, SourceLines
 from perfkit.measures.results.steps import MeanStep
-from perfkit.run.records import KNOWN_AT_ONCE, PHASES, LineRow, Lines, Phase, TracedLine
+from perfkit.measures.results.work import OpShares
+from perfkit.measures.sample_counts import show_share
+from perfkit.run.records import KNOWN_AT_ONCE, PHASES, LineRow, Lines, Phase, Rank, TracedLine
 
 #: A line with more than this share of its time in ops calls ops, and other rules examine it. Measured while torch's
 #: stacks were recorded, which the step for lines does without: a line of small ops has 25 to 60 % of its time in them,
@@ -34,6 +40,11 @@ _WAITS = 0.4
 _SAME_TIME = 1.5
 
 
+#: Of so many samples a tenth of the step has ten, which is enough to say how long it takes.
+_FEW_OF_ALL = 100
+_A_TENTH = 0.1
+
+
 class _Piece(NamedTuple):
     """Samples of one line in the same libraries, in which the thread waited or did not."""
 
@@ -45,7 +56,13 @@ class _Piece(NamedTuple):
 
 
 def measure_host_work(
-    lines: Lines | None, source: SourceLines | None, steps: int | None, every: MeanStep | None = None
+    lines: Lines | None,
+    source: SourceLines | None,
+    steps: int | None,
+    every: MeanStep | None = None,
+    *,
+    shares: OpShares | None = None,
+    rank: Rank | None = None,
 ) -> tuple[HostWork, ...]:
     """Host work by kind, most first; () where no lines were sampled.
 
@@ -55,6 +72,8 @@ def measure_host_work(
             time in libraries is reported.
         steps: Steps of the whole run, over which ``lines.collected`` counts.
         every: The mean of all timed steps. With it samples only divide the time that the clock has for a phase.
+        shares: How much of each phase runs in ops. With it the step for lines stands in for samples that are too few.
+        rank: What is known of the processor time of the thread.
     """
     if lines is None or not lines.steps:
         return ()
@@ -72,8 +91,35 @@ def measure_host_work(
     _join_functions(pieces)
     sample_ns = _sample_times(lines, every, pieces)
     total = sum(row.samples for row in lines.rows if row.worker is None)
-    works = [_work(kind, found, total, sample_ns, line_times) for kind, found in pieces.items() if found]
-    return tuple(sorted(works, key=lambda work: -work.host_ns))
+    works = {kind: _work(kind, found, total, sample_ns, line_times) for kind, found in pieces.items() if found}
+    if total < _FEW_OF_ALL:
+        followed = followed_lines(
+            lines, source, every, shares, rank, python_share=line_times.python_share, joined=_final
+        )
+        works |= _followed_work(works, followed, total, before, line_times)
+    return tuple(sorted(works.values(), key=lambda work: -work.host_ns))
+
+
+def _followed_work(
+    works: Mapping[HostKind, HostWork],
+    followed: Sequence[FollowedLine],
+    total: int,
+    before: Mapping[tuple[str, int], bool],
+    line_times: _LineTimes,
+) -> Iterator[tuple[HostKind, HostWork]]:
+    """The work of kinds with too few samples, where the step for lines knows more of it."""
+    pieces: dict[HostKind, list[_Piece]] = defaultdict(list)
+    for row, within, ns in followed:
+        before_model = before.get((row.file, row.line), False)
+        if (kind := kind_of(within, before_model)) is not None:
+            pieces[kind].append(_Piece(row, within, ns, before_model=before_model))
+    for kind, found in pieces.items():
+        sampled = works.get(kind)
+        if sampled is not None and show_share(sampled.samples, total, _A_TENTH):
+            continue
+        work = _work(kind, found, total, lambda phase: 1.0, line_times)
+        lines = tuple(msgspec.structs.replace(line, samples=0) for line in work.lines)
+        yield kind, msgspec.structs.replace(work, samples=0, lines=lines, followed=True)
 
 
 _Function = tuple[str, str | None]

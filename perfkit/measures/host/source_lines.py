@@ -25,6 +25,10 @@ from perfkit.trace.nesting import Segments, find_innermost, overlap
 
 #: Lines that are kept: a step runs some hundreds.
 _MAX_LINES = 2_000
+#: The shortest times between lines, in percent of all. Of fewer than this many lines the shortest may be long, and
+#: following them took no more than 0.2 ms.
+_SHORTEST = 1
+_MIN_LINES = 100
 
 
 def measure_source_lines(
@@ -54,6 +58,8 @@ def measure_source_lines(
         thread = thread_of_frames(trace, frames)
     table = _LineSums(frames)
     table.add_times(inside, low, high)
+    if times is not None:
+        table.add_following(_cost_of_following(times), low, high)
     attribution = LineAttribution(trace, frames, thread)
     exact, function_only = table.add_ops(attribution, inside)
     if trace.device_rows.size:
@@ -69,6 +75,16 @@ def measure_source_lines(
         lines=table.lines(),
         complete=times is None or times.complete,
     )
+
+
+def _cost_of_following(times: LineTimes) -> float:
+    """What it takes to follow a thread from one line to the next, in ns.
+
+    The shortest times between two lines are that and little else: in a loop over numbers 1,560 ns where its lines take
+    30 to 350 ns.
+    """
+    between = np.diff(times.time_ns)
+    return float(np.percentile(between, _SHORTEST, method="lower")) if between.size >= _MIN_LINES else 0.0
 
 
 class _LineSums:
@@ -110,6 +126,12 @@ class _LineSums:
                 self._add(key, "self_ns", length)
                 if not open_lines[key]:
                     self._add(key, "total_ns", length)
+
+    def add_following(self, cost_ns: float, low: int, high: int) -> None:
+        """What following them added to the times of lines, at ``cost_ns`` each time that one was reached."""
+        for key, count in self._frames.reached(low, high):
+            if key in self._sums:
+                self._add(key, "following_ns", round(count * cost_ns))
 
     def _pieces(self, low: int, high: int) -> dict[int, list[tuple[Location, int]]]:
         """Frame -> for how long it was the innermost one, in which line."""

@@ -142,9 +142,10 @@ class SourceLine(Location, frozen=True, kw_only=True):
 
     ``first_line`` is where the function begins. ``self_ns`` is host time in the line with the ops and libraries it
     called, ``total_ns`` with the user's functions that it called. ``ops`` are the ops it called itself (not those that
-    ops called), ``op_ns`` the host time in them, ``launches`` and ``device_ns`` the device work that it put on a
-    stream, ``syncs`` the calls in which it waited for the device, for ``blocked_ns``; these are None in a trace without
-    device work. ``allocations`` and ``allocated_bytes`` are None without memory events.
+    ops called), ``op_ns`` the host time in them, ``following_ns`` what following lines added to ``self_ns``,
+    ``launches`` and ``device_ns`` the device work that it put on a stream, ``syncs`` the calls in which it waited for
+    the device, for ``blocked_ns``; these are None in a trace without device work. ``allocations`` and
+    ``allocated_bytes`` are None without memory events.
 
     ``backward_ns`` is host time of the autograd nodes that its ops made, ``backward_launches`` and
     ``backward_device_ns`` what they put on a stream: they are no part of the other numbers of this line.
@@ -156,6 +157,7 @@ class SourceLine(Location, frozen=True, kw_only=True):
     total_ns: int = 0
     ops: int = 0
     op_ns: int = 0
+    following_ns: int = 0
     launches: int | None = None
     device_ns: int | None = None
     syncs: int | None = None
@@ -165,6 +167,11 @@ class SourceLine(Location, frozen=True, kw_only=True):
     backward_device_ns: int | None = None
     allocations: int | None = None
     allocated_bytes: int | None = None
+
+    @property
+    def python_ns(self) -> int:
+        """Its own time outside of ops, as it would be if nothing followed lines."""
+        return max(0, self.self_ns - self.op_ns - self.following_ns)
 
 
 class SourceLines(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,14 +215,15 @@ class HostLine(Location, frozen=True, kw_only=True):
 
 
 class HostWork(msgspec.Struct, frozen=True, kw_only=True):
-    """Host time of one kind per step that runs in no op of torch's: sampled, in the user's lines, outside of fetches.
+    """Host time of one kind per step that runs in no op of torch's: in the user's lines, outside of fetches.
 
     ``preprocessing`` makes the model's inputs (it runs before the model in its step, or in a library that decodes,
     tokenizes or reads); ``python`` is all other code of the user's; ``logging``, ``metrics`` (their ops included) and
     ``checkpoint`` are known by the libraries they are in. ``waiting`` is what neither of those is and uses no
     processor: a sleep, a lock, a socket, a file, another process. Garbage collections are part of none. ``lines`` are
     the hottest function's first, within each function by samples and the traced step together; ``samples`` and
-    ``host_ns`` of the lines sum to those of the work. ``total_samples`` are all of the training thread.
+    ``host_ns`` of the lines sum to those of the work. ``total_samples`` are all of the training thread. Where these are
+    too few, the work is that of the step for lines: it is ``followed``, and has no samples.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "samples of source lines: perfkit run, or perfkit.profile"
@@ -225,3 +233,4 @@ class HostWork(msgspec.Struct, frozen=True, kw_only=True):
     total_samples: int
     host_ns: int
     lines: tuple[HostLine, ...]
+    followed: bool = False

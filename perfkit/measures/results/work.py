@@ -59,3 +59,13 @@ class OpShares(msgspec.Struct, frozen=True, kw_only=True):
 
     shares: dict[Phase, float]
     phases_ns: dict[Phase, int] = {}
+
+    def at_speed_of(self, phase: Phase, backward_ns: int | None) -> float:
+        """Time in the ops of a phase as in the window, at the speed of a backward that takes ``backward_ns``.
+
+        In ns; 0.0 where it is not known. The backward shows the speed, because no hooks run between its ops.
+        """
+        window_ns, window_backward_ns = self.phases_ns.get(phase), self.phases_ns.get("backward")
+        if not window_ns or not window_backward_ns or not backward_ns:
+            return 0.0
+        return self.shares.get(phase, 0.0) * window_ns * backward_ns / window_backward_ns

@@ -29,10 +29,10 @@ call per batch too.
 Line to edit: the call, as all of its work can be done elsewhere; the line itself where it is in a loop over samples of
 a function that is called once in the step, because that loop is what one call per batch replaces.
 
-Source: time is sampled every 10 ms outside windows; the step that is traced by line shows which lines run before the
-model. The thresholds are 5% of the step and 10 samples, or fewer that are certainly a tenth of all. 70% was chosen. A
-tokenizer of transformers written in Python took 5 times as long as the compiled one for the same tokens (transformers
-5.23, BERT, 64 texts of 200 words, 2 CPUs).
+Source: time is sampled every 10 ms outside windows, or taken from the step for lines where a run is too short for that;
+the step that is traced by line shows which lines run before the model. The thresholds are 5% of the step and 10
+samples, or fewer that are certainly a tenth of all. 70% was chosen. A tokenizer of transformers written in Python took
+5 times as long as the compiled one for the same tokens (transformers 5.23, BERT, 64 texts of 200 words, 2 CPUs).
 """
 
 from __future__ import annotations

@@ -39,8 +39,9 @@ from perfkit._format import percent, size
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import LATE, ON_DEVICE, Selector
-from perfkit.ledger.step_budget import MIN_SAMPLES, StepBudget
+from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.patterns import Patterns
+from perfkit.measures.sample_counts import MIN_SAMPLES
 from perfkit.rules._settings import first_call, number
 from perfkit.run.records import CallPaths, Lines, Rank
 

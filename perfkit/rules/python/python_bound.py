@@ -22,10 +22,11 @@ Fix: one call over all items, less often, or next to the training.
 Saving: at most all of that time, with the error of sampling and a quarter more, because samples miss some of the Python
 right before an op. At least 85% of it: the vectorized form takes some time too. Both shares were chosen.
 
-Source: time is sampled every 10 ms outside windows. Which lines call ops is known from the step for lines: a line that
-is inside its ops for more than 5% of its time is not counted. The thresholds are 5% of the step and 10 samples, or
-fewer that are certainly a tenth of all. In a rollout it is information: where training reads it in some steps, or where
-it is in a loop that asks a model without gradients. How much of a simulator is needed is not known.
+Source: time is sampled every 10 ms outside windows; of a run too short for that, it is that of the step for lines. That
+step shows which lines call ops, too: one that is inside its ops for more than 5% of its time is not counted. The
+thresholds are 5% of the step and 10 samples, or fewer that are certainly a tenth of all. In a rollout it is
+information: where training reads it in some steps, or where it is in a loop that asks a model without gradients. How
+much of a simulator is needed is not known.
 """
 
 from __future__ import annotations

@@ -49,9 +49,10 @@ from typing import NamedTuple
 from perfkit._format import ms, times
 from perfkit.findings import Evidence, Finding, Severity
 from perfkit.ledger.rows import LATE, Selector
-from perfkit.ledger.step_budget import MIN_SAMPLES, NEGLIGIBLE, StepBudget
+from perfkit.ledger.step_budget import NEGLIGIBLE, StepBudget
 from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.host import SyncCall
+from perfkit.measures.sample_counts import MIN_SAMPLES
 from perfkit.rules._host_work import LESS_OFTEN, samples_of_reads
 from perfkit.rules._places import helper_call
 from perfkit.rules.sync._blocking_calls import IN_STEP, BlockingCalls, blocking_calls, traced_steps

@@ -1,0 +1,130 @@
+"""Python of the user's by the step for lines, where a run was too short for samples.
+
+That step knows each line, and how long it took without ops. It is one step, and a slower one. So the lines of a phase
+take no longer than is left of it outside of its ops, by the clock and the window, and all of them no longer than the
+thread had a processor outside of ops: a line that sleeps has none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from perfkit._code_owner import USER
+from perfkit.measures.results.host import SourceLine, SourceLines
+from perfkit.measures.results.steps import MeanStep
+from perfkit.measures.results.work import OpShares
+from perfkit.run.records import PHASES, LineRow, Lines, Phase, Rank, TracedLine
+
+#: The phases in which lines of the user's run that a rule on Python may be about.
+_OF_LINES: frozenset[Phase] = frozenset({"forward", "other", "callbacks", "logging", "checkpoint", "optimizer"})
+
+
+class FollowedLine(NamedTuple):
+    """A line and its Python in the mean step; ``row`` has no samples, and the library in which most of them were."""
+
+    row: LineRow
+    within: str
+    ns: float
+
+
+def followed_lines(
+    lines: Lines,
+    source: SourceLines | None,
+    every: MeanStep | None,
+    shares: OpShares | None,
+    rank: Rank | None,
+    *,
+    python_share: Callable[[LineRow], float],
+    joined: Callable[[Phase], Phase],
+) -> tuple[FollowedLine, ...]:
+    """The user's lines that call no ops, with their time per step; () where the step for lines cannot say.
+
+    ``python_share`` is the share of a line's own time outside of ops, ``joined`` the phase for which the clock and the
+    lines agree.
+    """
+    if source is None or not source.complete or every is None or shares is None:
+        return ()
+    rows = _Rows(lines)
+    found: list[FollowedLine] = []
+    for line in source.lines:
+        if line.owner != USER or line.line is None:
+            continue
+        row, within = rows.of(line)
+        if row.phase in _OF_LINES and (ns := line.python_ns / source.steps * python_share(row)):
+            found.append(FollowedLine(row, within, ns))
+    outside_ns = _outside_ops(every, shares, joined)
+    processor_ns = _processor_outside_ops(every, shares, rank)
+    taken: dict[Phase, float] = defaultdict(float)
+    for one in found:
+        taken[joined(one.row.phase)] += one.ns
+    scale = {phase: min(1.0, outside_ns[phase] / ns) for phase, ns in taken.items()}
+    left = sum(scale[phase] * ns for phase, ns in taken.items())
+    of_all = 1.0 if processor_ns is None or not left else min(1.0, processor_ns / left)
+    known = (one._replace(ns=one.ns * scale[joined(one.row.phase)] * of_all) for one in found)
+    return tuple(one for one in known if one.ns)
+
+
+class _Rows:
+    """What is known of lines besides their time: the phase, by the step that was traced by line, and libraries."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._sampled: dict[tuple[str, int], list[LineRow]] = defaultdict(list)
+        for row in lines.rows:
+            if row.worker is None:
+                self._sampled[row.file, row.line].append(row)
+        self._traced: dict[tuple[str, int], list[TracedLine]] = defaultdict(list)
+        for traced in lines.traced:
+            self._traced[traced.file, traced.line].append(traced)
+
+    def of(self, line: SourceLine) -> tuple[LineRow, str]:
+        place = line.file, line.line or 0
+        sampled, traced = self._sampled.get(place, []), self._traced.get(place, [])
+        longest = max(traced, key=lambda one: one.host_ns, default=None)
+        most = max(sampled, key=lambda one: one.samples, default=None)
+        within: dict[str, int] = defaultdict(int)
+        for row in sampled:
+            for name, count in row.within.items():
+                within[name] += count
+        called_from = most.called_from if most is not None else None
+        if called_from is None and longest is not None:
+            called_from = next(iter(longest.callers), None)
+        row = LineRow(
+            file=line.file,
+            line=place[1],
+            function=line.function,
+            owner=line.owner,
+            phase=longest.phase if longest is not None else most.phase if most is not None else "other",
+            samples=0,
+            host_ns=0,
+            called_from=called_from,
+        )
+        return row, max(within, key=lambda name: within[name], default="")
+
+
+def _in_ops(every: MeanStep, shares: OpShares) -> Iterator[tuple[Phase, int, float]]:
+    """Each phase of the mean step, its length and its part in ops, in ns."""
+    for phase in PHASES:
+        ns = getattr(every.phases_ns, phase) or 0
+        ops_ns = max(shares.at_speed_of(phase, every.phases_ns.backward), ns * shares.shares.get(phase, 0.0))
+        yield phase, ns, min(ns, ops_ns)
+
+
+def _outside_ops(every: MeanStep, shares: OpShares, joined: Callable[[Phase], Phase]) -> Mapping[Phase, float]:
+    left: dict[Phase, float] = defaultdict(float)
+    for phase, ns, ops_ns in _in_ops(every, shares):
+        if phase in _OF_LINES:
+            left[joined(phase)] += ns - ops_ns
+    return left
+
+
+def _processor_outside_ops(every: MeanStep, shares: OpShares, rank: Rank | None) -> float | None:
+    """What the thread ran on a processor outside of ops, per step; None where it is not known.
+
+    Where other programs had the core for a part of the time, ops were without it for as large a part.
+    """
+    if rank is None or rank.thread_ns_per_step is None:
+        return None
+    running = 1 - (rank.core_wait_share or 0.0)
+    return max(0.0, rank.thread_ns_per_step - running * sum(ops_ns for _, _, ops_ns in _in_ops(every, shares)))

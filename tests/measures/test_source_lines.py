@@ -310,7 +310,7 @@ def test_an_update_in_which_the_step_ended_is_called_by_the_line_that_began_it(b
 
 
 def test_what_following_a_line_costs_is_no_time_of_its_own(build: Any) -> None:
-    """Line 12 is reached 100 times, each 2 us after the other, and line 13 as often and 3 us: 1.9 of each is following."""
+    """Lines 12 and 13 are reached 100 times each, for 2 and 3 us: 1.9 of that is following."""
     build.step(7, 0, 1_000_000)
     build.frame("train.py(10): step", 1_000, 600_000)
     at, entries = 1_100, []

@@ -55,6 +55,8 @@ _TOUCHED, _CALLS = tuple(2**power for power in (16, 18, 20, 21, 22, 23)), 12
 #: Layers of the backward that is timed so, and what the profiler records of a node with one op: the node, its function
 #: and the op.
 _LAYERS, _ROWS = 8, 3
+#: A number below the smallest normal one of float32, 1.2e-38; and how often a product with and without it is repeated.
+_SUBNORMAL, _VISITS = 1e-40, 5
 #: Tables of ops that work in blocks, so that a larger one is never slower unless it was disturbed.
 _IN_BLOCKS = ("products", "convolutions", "depths")
 
@@ -135,6 +137,7 @@ def measure_limits(threads: int, *, budget_s: float = BUDGET_S) -> MachineLimits
             one = _turns(rows, 1, budget_s / 2 if threads > 1 else budget_s)
             all_ = _turns(rows, threads, budget_s / 2) if threads > 1 else one
             torch.set_num_threads(1)  # what the thread that calls finds in its caches
+            subnormals = _times_with_subnormals()
             overheads = _overheads((one.op_s + max(0.0, one.node_s)) * 1e9 / _ROWS)
     finally:
         gc.enable()
@@ -172,6 +175,7 @@ def measure_limits(threads: int, *, budget_s: float = BUDGET_S) -> MachineLimits
         layers=tables["layers"],
         bandwidth=tables["bandwidth"],
         overheads=overheads,
+        subnormals=subnormals,
     )
 
 
@@ -207,6 +211,18 @@ def _turns(rows: list[list[TimedOps]], threads: int, budget_s: float) -> _Turns:
     # Each node negates one element, which takes as long as another op.
     node_s = backward.seconds / nodes - op.seconds
     return _Turns(rates, any(each.disturbed for each in every), op.seconds, node_s)
+
+
+def _times_with_subnormals() -> float:
+    """How many times as long a product of this thread takes where a tenth of its input are subnormal numbers."""
+    given, weight = torch.ones(1000, 64), torch.ones(64, 96)
+    with_subnormals = given.clone()
+    with_subnormals[:, ::10] = _SUBNORMAL
+    usual, slowed = (_Timed(partial(torch.mm, one, weight), 1) for one in (given, with_subnormals))
+    for _ in range(_VISITS):
+        usual.visit()
+        slowed.visit()
+    return slowed.seconds / usual.seconds
 
 
 def _overheads(row_ns: float) -> dict[str, CallOverheads]:

@@ -160,3 +160,11 @@ def test_a_call_costs_several_times_as_much_after_ops_that_take_the_caches(limit
         warm, cold = limits.overhead_ns(name, 2**16), limits.overhead_ns(name, 2**23)  # type: ignore[arg-type]
         assert 0 < warm < cold < 200_000
     assert limits.overhead_ns("op", 2**16) < 3 * limits.op_ns
+
+
+def test_a_product_with_subnormal_numbers_takes_as_many_times_as_long_as_measured(limits: MachineLimits) -> None:
+    given, weight = torch.ones(1000, 64), torch.ones(64, 96)
+    usual_ns = best_ns(lambda: given @ weight)
+    given[:, ::10] = 1e-40
+
+    assert 1 / NOISE < limits.subnormals / (best_ns(lambda: given @ weight) / usual_ns) < NOISE

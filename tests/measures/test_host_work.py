@@ -156,7 +156,7 @@ def test_what_passes_in_torch_or_a_framework_is_no_work_of_a_line(within: str) -
 
 
 def short_run(*rows: LineRow, rank: Rank | None = None, **parts: Any) -> dict[str, HostWork]:
-    """A step of 12 ms, half of whose forward of 10 is in ops: line 5 takes 3 ms of Python, line 6 none, line 7 an op."""
+    """A step of 12 ms, half of whose forward of 10 is in ops: line 5 takes 3 ms of Python, line 6 none, line 7 ops."""
     lines = [of_line(5, 3 * MS, 0, "f"), of_line(6, 50_000, 0, "f"), of_line(7, 2 * MS, 2 * MS)]
     lines[1] = msgspec.structs.replace(lines[1], following_ns=50_000)
     every = mean_step(forward=10, backward=2)

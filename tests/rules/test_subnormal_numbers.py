@@ -67,6 +67,17 @@ def test_few_numbers_and_products_near_their_limit_are_not_reported(build: Any, 
     assert not build.findings(subnormal_numbers, step, lines(subnormal), ops, LIMITS)
 
 
+@pytest.mark.parametrize(("measured", "found"), [(0.0, 1), (1.0, 0), (1.9, 0), (15.0, 1)])
+def test_a_machine_that_is_as_fast_with_subnormal_numbers_has_no_such_cause(
+    build: Any, measured: float, found: int
+) -> None:
+    limits = msgspec.structs.replace(LIMITS, subnormals=measured)
+
+    findings = build.findings(subnormal_numbers, build.step(40, forward=20, backward=20), lines(300), SLOW, limits)
+
+    assert len(findings) == found
+
+
 def test_nothing_is_said_without_the_limits_of_the_machine_or_the_work_of_ops(build: Any) -> None:
     step = build.step(40, forward=20, backward=20)
     of_unknown_work = msgspec.structs.replace(product(30, FILTER), flops=None)

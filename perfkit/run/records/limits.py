@@ -103,6 +103,7 @@ class MachineLimits(msgspec.Struct, frozen=True, kw_only=True):
         overheads: What starting an op costs by the memory that ops touch between two calls, which takes the caches from
             torch and Python: an op ("op"), Python's part in a call of one ("call"), and an op or a node of the backward
             that torch itself calls ("inner").
+        subnormals: How many times as long a product takes if a tenth of its input is subnormal numbers; 0: not known.
         speed: The share (0 to 1) of these rates that the machine had in a run, by products; 1 as they were measured.
     """
 
@@ -125,6 +126,7 @@ class MachineLimits(msgspec.Struct, frozen=True, kw_only=True):
     op_ns: Annotated[int, min]
     node_ns: Annotated[int, min]
     overheads: Annotated[dict[str, CallOverheads], _least_each] = {}
+    subnormals: Annotated[float, min] = 0.0
     speed: Annotated[float, max] = 1.0
 
     def during(self, settings: Mapping[str, str]) -> MachineLimits:

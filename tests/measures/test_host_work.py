@@ -155,10 +155,14 @@ def test_what_passes_in_torch_or_a_framework_is_no_work_of_a_line(within: str) -
     assert measured(row(5, {within: 20})) == {}
 
 
+def often(line: int, python_ns: int) -> SourceLine:
+    """A line of f() that runs so often that following it took 1 ms."""
+    return msgspec.structs.replace(of_line(line, python_ns + MS, 0, "f"), following_ns=MS)
+
+
 def short_run(*rows: LineRow, rank: Rank | None = None, **parts: Any) -> dict[str, HostWork]:
     """A step of 12 ms, half of whose forward of 10 is in ops: line 5 takes 3 ms of Python, line 6 none, line 7 ops."""
-    lines = [of_line(5, 3 * MS, 0, "f"), of_line(6, 50_000, 0, "f"), of_line(7, 2 * MS, 2 * MS)]
-    lines[1] = msgspec.structs.replace(lines[1], following_ns=50_000)
+    lines = [often(5, 3 * MS), often(6, 0), of_line(7, 2 * MS, 2 * MS)]
     every = mean_step(forward=10, backward=2)
     shares = OpShares(shares={"forward": 0.5, "backward": 1.0})
     facts = {"source": source(*lines), "every": every, **parts}
@@ -184,9 +188,7 @@ def test_samples_that_are_enough_stand_and_so_do_those_of_a_long_run() -> None:
 
 
 def test_followed_lines_take_no_longer_than_is_left_of_their_phase_outside_of_ops() -> None:
-    slow = source(of_line(5, 40 * MS, 0, "f"), of_line(8, 10 * MS, 0, "f"))
-
-    work = short_run(row(7, {"torch.nn": 8}), source=slow)["python"]
+    work = short_run(row(7, {"torch.nn": 8}), source=source(often(5, 20 * MS), often(8, 5 * MS)))["python"]
 
     # Half of the 10 ms of the forward.
     assert work.host_ns == 5 * MS
@@ -213,8 +215,16 @@ def test_a_followed_line_is_of_the_kind_of_its_few_samples_and_of_its_place_in_t
     assert [*by_library] == [*by_place] == ["preprocessing"]
 
 
+def test_a_long_line_without_samples_may_be_a_library_s() -> None:
+    step = source(of_line(5, 3 * MS, 0, "f"))
+
+    assert short_run(row(7, {"torch.nn": 8}), source=step) == {}
+    assert short_run(row(5, {"torch.optim": 1}, "f"), row(7, {"torch.nn": 8}), source=step) == {}
+    assert short_run(row(5, {"": 1}, "f"), row(7, {"torch.nn": 8}), source=step)["python"].host_ns == 3 * MS
+
+
 def test_a_step_for_lines_that_was_not_followed_to_its_end_says_no_time() -> None:
-    cut = msgspec.structs.replace(source(of_line(5, 3 * MS, 0, "f")), complete=False)
+    cut = msgspec.structs.replace(source(often(5, 3 * MS)), complete=False)
 
     assert short_run(row(7, {"torch.nn": 8}), source=cut) == {}
 

@@ -2,7 +2,8 @@
 
 That step knows each line, and how long it took without ops. It is one step, and a slower one. So the lines of a phase
 take no longer than is left of it outside of its ops, by the clock and the window, and all of them no longer than the
-thread had a processor outside of ops: a line that sleeps has none.
+thread had a processor outside of ops: a line that sleeps has none. Which library a line called is known of its samples
+alone: without any it counts where it runs so often, each time for so short, that the Python is its own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from perfkit.measures.results.work import OpShares
 from perfkit.run.records import PHASES, LineRow, Lines, Phase, Rank, TracedLine
 
 #: The phases in which lines of the user's run that a rule on Python may be about.
-_OF_LINES: frozenset[Phase] = frozenset({"forward", "other", "callbacks", "logging", "checkpoint", "optimizer"})
+_OF_LINES: frozenset[Phase] = frozenset({"forward", "other", "callbacks", "logging", "checkpoint"})
+#: A line without samples takes no longer than so many times what following it does, 30 µs (chosen): an optimizer's
+#: step, a Trainer or a file takes longer.
+_SHORT = 20
 
 
 class FollowedLine(NamedTuple):
@@ -52,8 +56,10 @@ def followed_lines(
         if line.owner != USER or line.line is None:
             continue
         row, within = rows.of(line)
+        if within is None and line.python_ns > _SHORT * line.following_ns:
+            continue
         if row.phase in _OF_LINES and (ns := line.python_ns / source.steps * python_share(row)):
-            found.append(FollowedLine(row, within, ns))
+            found.append(FollowedLine(row, within or "", ns))
     outside_ns = _outside_ops(every, shares, joined)
     processor_ns = _processor_outside_ops(every, shares, rank)
     taken: dict[Phase, float] = defaultdict(float)
@@ -78,7 +84,8 @@ class _Rows:
         for traced in lines.traced:
             self._traced[traced.file, traced.line].append(traced)
 
-    def of(self, line: SourceLine) -> tuple[LineRow, str]:
+    def of(self, line: SourceLine) -> tuple[LineRow, str | None]:
+        """The line as a row, and the libraries in which most of its samples are; None without samples."""
         place = line.file, line.line or 0
         sampled, traced = self._sampled.get(place, []), self._traced.get(place, [])
         longest = max(traced, key=lambda one: one.host_ns, default=None)
@@ -100,7 +107,7 @@ class _Rows:
             host_ns=0,
             called_from=called_from,
         )
-        return row, max(within, key=lambda name: within[name], default="")
+        return row, max(within, key=lambda name: within[name], default=None)
 
 
 def _in_ops(every: MeanStep, shares: OpShares) -> Iterator[tuple[Phase, int, float]]:

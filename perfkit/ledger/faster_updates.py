@@ -15,6 +15,8 @@ from perfkit.run.records import MachineLimits, OptimizerFacts, Rank
 _LISTS = 0.2
 #: Classes of torch that have no fused form on a CPU, but foreach=True (torch 2.13).
 _WITH_LISTS = frozenset({"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"})
+#: Classes of torch whose update of lists makes several passes more than their fused form on CUDA. SGD's may be one op.
+_FUSED_ON_CUDA = frozenset({"Adam", "AdamW"})
 #: A fused call has the overhead of this many ops of its loop, and more for each tensor: measured.
 _FUSED_OPS = 12.0
 #: Bytes of an element; other types are at most as large.
@@ -55,10 +57,15 @@ class UpdateTimes(NamedTuple):
     at_most: int
 
 
-def faster_form(update: OptimizerUpdate) -> Form | None:
+def is_in_passes(update: OptimizerUpdate) -> bool:
+    """Whether an update of lists goes over memory once for each of its ops, where a fused one on CUDA goes once."""
+    return update.name in _FUSED_ON_CUDA and update.body is None and not update.fused and update.foreach > 0
+
+
+def faster_form(update: OptimizerUpdate, *, on_device: bool = False) -> Form | None:
     """The faster form of this update; None where it has none, uses it, or makes no ops."""
     if not update.ops or update.foreach + update.fused > _LISTS * update.ops:
-        return None
+        return "fused" if on_device and is_in_passes(update) else None
     if update.body is not None:
         return "lists"
     if update.name in FUSED:

@@ -62,12 +62,14 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
 class Selector(NamedTuple):
     """Rows that a rule may claim: those that match every field that is not None; ``names`` lists what a name may be.
 
-    ``phase`` "none" is that of rows without one, as those of a device's work.
+    ``phase`` "none" is that of rows without one, as those of a device's work. ``prefix`` is how a name begins: rows of
+    ops have their shapes in it.
     """
 
     owner: Owner | None = None
     phase: Phase | Literal["none"] | None = None
     names: tuple[str, ...] | None = None
+    prefix: str = ""
 
     def matches(self, row: LedgerRow) -> bool:
         """Whether a row is one of these."""
@@ -75,6 +77,7 @@ class Selector(NamedTuple):
             (self.owner is None or row.owner == self.owner)
             and (self.phase is None or self.phase == (row.phase or "none"))
             and (self.names is None or row.name in self.names)
+            and row.name.startswith(self.prefix)
         )
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
 import pytest
 
 from perfkit._location import Location
+from perfkit.measures.results.device import IdleTime
 from perfkit.measures.results.loop import LoopPart, LoopTime
 from perfkit.rules.python import python_bound
 from perfkit.run.records import LineRow, Lines, ModuleCalls, StepInterval, TracedLine
@@ -50,6 +52,37 @@ def test_the_saving_of_few_samples_is_wide_to_both_sides(build: Any) -> None:
 
     assert finding.saving_low_ns == round(6.8 * (1 - 1 / 2) * MS)
     assert finding.saving_high_ns == round(8 * (1 + math.hypot(1 / 2, 0.25, 0.15)) * MS)
+
+
+def idle_once_per_step(build: Any, *, ns: int = 40 * MS, gaps: int = 10, late_gaps: int = 10, **fields: Any) -> Any:
+    """A device that is idle for a part of 100 ms, in ten steps, while the host is in Python."""
+    at = Location(file="train.py", line=24, function="free_memory", owner="user")
+    idle = IdleTime(**{"cause": "python", "ns": 10 * ns, "gaps": gaps, "at": at, **fields})
+    device = build.device(1000, compute=600, causes={"python": 10 * ns / MS}, late_gaps=late_gaps)
+    return msgspec.structs.replace(device, idle=(idle,))
+
+
+def test_a_device_that_is_idle_once_per_step_waits_for_the_function_that_runs(build: Any) -> None:
+    [finding] = build.findings(python_bound, build.traced_step(100), idle_once_per_step(build))
+
+    assert (finding.cost_ns, finding.saving_low_ns, finding.saving_high_ns) == (40 * MS, 0, 40 * MS)
+    assert finding.spent.line == 24
+    assert finding.message.startswith("Device 0 waits 40.0 ms of the 100 ms step (40%) while free_memory runs Python")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"gaps": 3},
+        {"late_gaps": 500},
+        {"cause": "operators"},
+        {"at": None},
+        {"ns": 4 * MS},
+    ],
+    ids=["in few of the steps", "a habit of launching late", "not in Python", "of no line", "a short wait"],
+)
+def test_other_idle_time_of_a_device_is_not_python(build: Any, other: dict[str, Any]) -> None:
+    assert build.findings(python_bound, build.traced_step(100), idle_once_per_step(build, **other)) == []
 
 
 def test_noise_of_other_programs_in_the_mean_step_is_removed(build: Any) -> None:

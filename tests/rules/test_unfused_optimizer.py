@@ -134,6 +134,46 @@ def test_a_custom_optimizer_is_reported_at_its_loop(build: Any) -> None:
     assert "lists of tensors" in finding.advice
 
 
+def lists_of_adam(**fields: Any) -> OptimizerUpdate:
+    """Eight ops over lists, whose kernels take 40 ms."""
+    return update(**{"ops": 9.0, "foreach": 8.0, "op_ns": MS, "device_ns": 40 * MS, "kernels": 90.0, **fields})
+
+
+def test_on_a_device_each_op_over_lists_is_a_pass_over_memory_and_a_fused_update_is_one(build: Any) -> None:
+    device = build.device(1000, compute=990)
+
+    [finding] = build.findings(
+        unfused_optimizer, build.traced_step(100), build.patterns(updates=(lists_of_adam(),)), device
+    )
+
+    assert (finding.saving_low_ns, finding.saving_high_ns) == (16 * MS, 26 * MS)
+    assert "each a pass over the memory of all parameters" in finding.message
+    assert finding.advice == "torch.optim.Adam(..., fused=True)."
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"name": "SGD"},
+        {"name": "RMSprop"},
+        {"fused": 1.0},
+        {"body": Location(file="train.py", line=34, function="Lion.step")},
+        {"device_ns": 8 * MS},
+    ],
+    ids=["one op may be all", "no fused form", "fused", "one of the user's", "a small part of the step"],
+)
+def test_other_updates_of_lists_on_a_device_are_left_alone(build: Any, other: dict[str, Any]) -> None:
+    patterns = build.patterns(updates=(lists_of_adam(**other),))
+
+    assert build.findings(unfused_optimizer, build.traced_step(100), patterns, build.device(1000, compute=990)) == []
+
+
+def test_on_a_cpu_lists_are_not_fused(build: Any) -> None:
+    patterns = build.patterns(step_ms=100, updates=(lists_of_adam(device_ns=None, kernels=None),))
+
+    assert build.findings(unfused_optimizer, build.step(100), patterns) == []
+
+
 def test_on_a_device_it_costs_the_time_that_the_device_waits_for_it(build: Any) -> None:
     patterns = build.patterns(updates=(update(device_ns=4 * MS, kernels=2000.0),))
     device = build.device(1000, compute=700, causes={"optimizer": 200, "data loading": 100})

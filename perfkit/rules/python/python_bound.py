@@ -19,6 +19,9 @@ Fix: one call over all items, less often, or next to the training.
     if step % 100 == 0:                                      # a metric that people read
         report(edit_distance(...))
 
+In a trace of a device it shows where the device is idle in each step, in one or a few long gaps, while the host is in
+Python of one of your functions: frames are recorded with `with_stack=True`.
+
 Saving: at most all of that time, with the error of sampling and a quarter more, because samples miss some of the Python
 right before an op. At least 85% of it: the vectorized form takes some time too. Both shares were chosen.
 
@@ -37,6 +40,7 @@ from perfkit._format import shown_function
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import PYTHON
 from perfkit.ledger.step_budget import StepBudget
+from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.host import HostWork
 from perfkit.measures.results.loop import LoopTime
 from perfkit.rules._host_work import confidence_in, evidence_of, work_of
@@ -55,16 +59,21 @@ FOLLOWS_AT_LINE = ("saved-views",)
 
 #: The share that one vectorized call still takes at most: chosen, the six loops of many-small-ops left 3 to 7%.
 _REMAINS = 0.15
+#: Gaps per step up to which each is an event of its own and no habit of launching late: chosen, below the two dozen of
+#: launch-bound in a window of eight steps.
+_FEW_GAPS = 3
 #: The share that samples miss, as an error: chosen, three programs saved 1.07, 1.31 and 1.38 times the sampled time.
 _UNSEEN = 0.25
 
 
 def check(
-    step: StepBudget, works: tuple[HostWork, ...], lines: Lines | None = None, loop: LoopTime | None = None
+    step: StepBudget, works: tuple[HostWork, ...] = (), lines: Lines | None = None, loop: LoopTime | None = None
 ) -> Iterator[Finding]:
     """Find the user's own Python in the step."""
     work = work_of(works, "python")
     if work is None:
+        if step.device is not None and not works:
+            yield from _while_idle(step, step.device)
         return
     cost = min(step.wall_ns, step.of_mean(work.host_ns))
     if step.is_negligible(cost):
@@ -94,5 +103,36 @@ def check(
         evidence=(
             *evidence_of(work),
             Evidence("minimum saving", 85, "% of it", "a vectorized form leaves at most 15%"),
+        ),
+    )
+
+
+def _while_idle(step: StepBudget, device: DeviceTime) -> Iterator[Finding]:
+    """Find Python in which the device is idle once or a few times per step; many short gaps are launch-bound's."""
+    if device.late_gaps > _FEW_GAPS * device.steps:
+        return
+    idle = [one for one in device.idle if one.cause == "python" and one.at is not None and one.gaps >= device.steps]
+    longest = max(idle, key=lambda one: one.ns, default=None)
+    if longest is None or longest.at is None:
+        return
+    cost = step.of_device(longest.ns)
+    if step.is_negligible(cost):
+        return
+    yield step.finding(
+        cost=cost,
+        saving=(0, cost),
+        spent=longest.at,
+        message=(
+            f"Device {device.device} waits {step.shown(cost)} while {shown_function(longest.at)} runs Python and "
+            "launches nothing."
+        ),
+        advice=(
+            f"Do the work of {shown_function(longest.at)} less often, before the training, or in another process; "
+            "leave out gc.collect() and reports that nobody reads."
+        ),
+        confidence="medium",
+        evidence=(
+            Evidence.ms("idle", cost, f"device {device.device}, while the host is in Python's frames"),
+            Evidence("gaps", longest.gaps, "", f"in {device.steps} steps"),
         ),
     )

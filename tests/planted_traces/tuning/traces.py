@@ -143,6 +143,18 @@ def python_between_launches(line: Timeline) -> None:
     line.steps(step)
 
 
+def table_built_in_each_step(line: Timeline) -> None:
+    """41% idle, in one gap per step: a function of the user's prepares what the next step needs."""
+
+    def step(line: Timeline) -> None:
+        with line.frame("train_step", 12):
+            train(line, 12)
+            with line.frame("mining_table", 24):
+                line.spend(12_000)
+
+    line.steps(step)
+
+
 def batch_waited_for(line: Timeline) -> None:
     def step(line: Timeline) -> None:
         with line.range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"):
@@ -314,6 +326,22 @@ def optimizer_by_parameter(line: Timeline) -> None:
         with line.range("Optimizer.step#AdamW.step"):
             for _ in range(500):
                 line.run(ADD, 3, op="aten::addcmul_", host=9)
+
+    line.steps(step)
+
+
+def optimizer_over_lists(line: Timeline) -> None:
+    """AdamW over 400 million parameters: eight ops that read and write 20 tensors of 1.6 GB."""
+    tensors = [[4096, 4096]] * 24
+    ops = {"mul_": 2, "lerp_": 3, "addcmul_": 3, "sqrt": 2, "div_": 2, "add_": 2, "addcdiv_": 4, "mul": 2}
+
+    def step(line: Timeline) -> None:
+        products(line, 40)
+        with line.range("Optimizer.step#AdamW.step"):
+            for op, passes in ops.items():
+                given = {"Input Dims": [tensors] * (passes - 1), "Input type": ["TensorList"] * (passes - 1)}
+                kernel = f"multi_tensor_apply_kernel<{op}>"
+                line.run(kernel, passes * 860, op=f"aten::_foreach_{op}", given=given)
 
     line.steps(step)
 

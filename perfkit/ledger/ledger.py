@@ -149,9 +149,12 @@ class ClaimedLedger(msgspec.Struct, frozen=True, kw_only=True):
     def is_at_limit(self) -> bool:
         """Whether the step is proven healthy: most of it near its limit, little of it overhead or unexplained.
 
-        No problem may be of unknown cost. The time of other programs is left out: it is not the program's.
+        No problem may be of unknown cost. The time of other programs is left out: it is not the program's. Where they
+        had the core for most of the step, nothing is proven: what was timed in one step may be theirs.
         """
         own_ns = self.ledger.wall_ns - self.ledger.others_ns
+        if own_ns < MAJORITY * self.ledger.wall_ns:
+            return False
         rest_ns = self.unexplained_ns - self.ledger.others_ns
         is_little = max(rest_ns, self.overhead_ns) < CRITICAL * own_ns
         return self.at_limit_ns >= MAJORITY * own_ns and is_little and not self.unquantified

@@ -205,6 +205,17 @@ def test_a_step_of_which_a_quarter_is_overhead_is_not_proven_healthy() -> None:
     assert not is_healthy(30)
 
 
+@pytest.mark.parametrize(("others_ms", "healthy"), [(0, True), (49, True), (51, False)])
+def test_nothing_is_proven_of_a_step_of_which_others_had_most(others_ms: int, healthy: bool) -> None:
+    own_ns = (100 - others_ms) * MS
+    compute = msgspec.structs.replace(COMPUTE, ns=own_ns, limit_ns=own_ns)
+    others = LedgerRow(owner="other programs", name="waiting for a core", ns=others_ms * MS)
+
+    claimed, _ = claim(rows_ledger(compute, others), [], {})
+
+    assert claimed.is_at_limit == healthy
+
+
 def test_steps_that_ran_no_op_where_the_typical_step_trains_have_no_known_limits() -> None:
     typical, recorded = step(100, forward=40, backward=50, other=10), work(op("aten::mm", 60, "other", gflops=0.6))
 

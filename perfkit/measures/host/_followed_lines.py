@@ -50,7 +50,7 @@ def followed_lines(
     """
     if source is None or not source.complete or every is None or shares is None:
         return ()
-    rows = _Rows(lines)
+    rows = _KnownLines(lines)
     found: list[FollowedLine] = []
     for line in source.lines:
         if line.owner != USER or line.line is None:
@@ -72,7 +72,7 @@ def followed_lines(
     return tuple(one for one in known if one.ns)
 
 
-class _Rows:
+class _KnownLines:
     """What is known of lines besides their time: the phase, by the step that was traced by line, and libraries."""
 
     def __init__(self, lines: Lines) -> None:

@@ -25,9 +25,13 @@ LOADS = re.compile(
     r"|^(?:cudnn|cublas(?:Lt)?|cusolverDn|cusparse|hipblas(?:Lt)?|hipsparse|miopen)Create(?:_v2)?$|^rocblas_create_handle"
 )
 #: Frames and ops of torch.compile and of Triton that run when something is compiled or measured, and not when the
-#: result is called.
+#: result is called: compiled code runs in `run` and `wrapper` of compile_fx.py, "TorchDynamo Cache Lookup" and
+#: "CompiledFxGraph". Torch 2.13 has some names with and without "(dynamo_timed)".
 COMPILES = re.compile(
-    r"\(dynamo_timed\)$|(?:^|/)torch/_dynamo/convert_frame\.py|(?:^|/)torch/_inductor/(?:compile_fx|select_algorithm)\.py"
+    r"\(dynamo_timed\)$|(?:^|/)torch/_dynamo/convert_frame\.py|(?:^|/)torch/_inductor/select_algorithm\.py"
+    r"|(?:^|/)torch/_inductor/compile_fx\.py(?!\(\d+\): (?:run|wrapper)$)"
+    r"|^(?:entire_(?:frame|backward)_compile|(?:backend|inductor|fx_codegen_and)_compile"
+    r"|compile_fx(?:_inner|\.<locals>\.\w+)?|_compile\.(?:_?compile_inner))$"
     r"|triton_heuristics\.py\(\d+\): (?:bench|benchmark_all_configs|autotune_to_one_config|precompile)"
     r"|(?:^|/)triton/(?:testing\.py\(\d+\): do_bench|compiler/compiler\.py\(\d+\): compile"
     r"|runtime/autotuner\.py\(\d+\): _?bench)"
@@ -51,12 +55,18 @@ _MIN_STEPS = 3
 def is_first_use(trace: Trace) -> Bools:
     """A mask of the host events all of whose time is first use, whatever is inside them."""
     found = mask_of(trace, find_rows(trace, LOADS, Kind.RUNTIME, Kind.RANGE, Kind.OP))
-    found[find_rows(trace, COMPILES, Kind.OP, Kind.PYTHON, Kind.RANGE)] = True
+    found |= compiling(trace)
     searches = find_rows(trace, SEARCHES, Kind.OP)
     if searches.size:
         tries = find_rows(trace, TRIES, Kind.RUNTIME)
         found[tries[nearest_above(trace, tries, mask_of(trace, searches)) >= 0]] = True
     return found
+
+
+@once
+def compiling(trace: Trace) -> Bools:
+    """A mask of the host events in which something is compiled."""
+    return mask_of(trace, find_rows(trace, COMPILES, Kind.OP, Kind.PYTHON, Kind.RANGE))
 
 
 def prepares(trace: Trace) -> Bools:

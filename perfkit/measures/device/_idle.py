@@ -18,6 +18,7 @@ from perfkit.measures._rows import find_rows, mask_of
 from perfkit.measures._trace_cache import once
 from perfkit.measures.device._device_work import GRAPH_LAUNCH, DeviceWork, communicates, device_work
 from perfkit.measures.device._first_use import is_first_use, loading_time, loads_code, prepares
+from perfkit.measures.device._recompiling import recompiles
 from perfkit.measures.host._blocking_calls import wait_times
 from perfkit.measures.host.os_calls import os_calls
 from perfkit.measures.results.device import LATE_LAUNCHES, IdleCause
@@ -166,7 +167,7 @@ def _charged(trace: Trace, work: DeviceWork, host: Host) -> Idle:
     # The profiler's own time is not the program's, and code is loaded once: taken out of the causes they interrupt.
     pieces = _carved(_joined(parts), host.loading, CODE["first use"])
     pieces = _carved(pieces, host.profiler, CODE["profiler"])
-    pieces = _of_syncs(trace, work, pieces)
+    pieces = _of_syncs(trace, work, _of_recompiling(trace, work, pieces))
     return Idle(intervals, around.after, pieces, _by_step(pieces, work.bounds))
 
 
@@ -335,6 +336,13 @@ def _carved(pieces: Pieces, of: Union, cause: int) -> Pieces:
 
     inside = part(common(time, of))
     return _joined((part(without(time, of)), inside._replace(cause=np.full_like(inside.cause, cause))))
+
+
+def _of_recompiling(trace: Trace, work: DeviceWork, pieces: Pieces) -> Pieces:
+    """The pieces, in which compiling that recurs is no first use."""
+    row = np.where(pieces.cause == CODE["first use"], pieces.row, -1)
+    again = recompiles(trace, work, pieces.starts, pieces.ends - pieces.starts, row)
+    return pieces._replace(cause=np.where(again, CODE["recompiling"], pieces.cause))
 
 
 def _of_syncs(trace: Trace, work: DeviceWork, pieces: Pieces) -> Pieces:

@@ -13,6 +13,7 @@ IdleCause = Literal[
     "sync",
     "allocation",
     "first use",
+    "recompiling",
     "copy call",
     "launch call",
     "communication call",

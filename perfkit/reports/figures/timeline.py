@@ -38,6 +38,7 @@ _FAMILY: dict[IdleCause, str] = {
     "sync": "sync",
     "allocation": "allocation",
     "first use": "allocation",
+    "recompiling": "allocation",
     "copy call": "copy",
     "launch call": "launch",
     "launch latency": "launch",

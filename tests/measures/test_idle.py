@@ -94,7 +94,8 @@ class Planted:
 def test_every_planted_cause_comes_back_to_the_nanosecond(build: TraceBuilder, seed: int) -> None:
     dice = random.Random(seed)
     planted = Planted(build)
-    causes = [cause for cause in CAUSES if cause not in ("OS call", "recompiling")] * 3  # only nsys has OS calls, see below
+    # Only nsys has OS calls, see below; compiling recurs in steps, see test_recompiling.py.
+    causes = [cause for cause in CAUSES if cause not in ("OS call", "recompiling")] * 3
     dice.shuffle(causes)
 
     for cause in causes:

@@ -154,6 +154,31 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
     late_gaps: int = 0
 
 
+class DeviceTurns(msgspec.Struct, frozen=True, kw_only=True):
+    """How the devices of one process share the time of its steps, of those that compute for a quarter of the busiest.
+
+    ``compute_ns`` is the time in which each of ``devices`` runs kernels that do not communicate, ``any_ns`` that in
+    which any of them does, ``several_ns`` at least two. In ``shared_steps`` of the ``steps`` at least two of them
+    compute. In ``dependent_steps`` one depends on another: what it computes follows a copy from device to device, or
+    was launched while the other one still computed, and began after that. ``copies`` between devices are peer copies;
+    ``at`` is the function that makes them, else the one that launches what waits.
+    """
+
+    AVAILABLE_FROM: ClassVar[str] = "a trace of a process that uses several devices"
+
+    devices: tuple[int, ...]
+    compute_ns: tuple[int, ...]
+    window_ns: int
+    any_ns: int
+    several_ns: int
+    steps: int
+    shared_steps: int
+    dependent_steps: int
+    copies: int
+    copied_ns: int
+    at: Location | None = None
+
+
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     """Mean, percentiles and maximum of a number."""
 

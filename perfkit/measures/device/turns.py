@@ -70,7 +70,7 @@ def _of_one_process(trace: Trace, works: Sequence[DeviceWork]) -> list[DeviceWor
     return [work for work, launcher in zip(works, launchers, strict=True) if launcher == chosen]
 
 
-class _Changes(NamedTuple):
+class _DeviceChanges(NamedTuple):
     """Changes of the device that computes: ``end`` of the compute before, on work ``source``, ``begin`` on ``work``."""
 
     end: Ints
@@ -79,17 +79,17 @@ class _Changes(NamedTuple):
     work: Ints
 
 
-def _turns(works: Sequence[DeviceWork]) -> _Changes:
+def _turns(works: Sequence[DeviceWork]) -> _DeviceChanges:
     starts = np.concatenate([work.compute.starts for work in works])
     ends = np.concatenate([work.compute.ends for work in works])
     of = np.repeat(np.arange(len(works)), [work.compute.starts.size for work in works])
     order = np.argsort(starts, kind="stable")
     starts, ends, of = starts[order], ends[order], of[order]
     change = np.flatnonzero(of[1:] != of[:-1])
-    return _Changes(ends[change], starts[change + 1], of[change], of[change + 1])
+    return _DeviceChanges(ends[change], starts[change + 1], of[change], of[change + 1])
 
 
-def _after_a_copy(trace: Trace, works: Sequence[DeviceWork], turns: _Changes) -> Bools:
+def _after_a_copy(trace: Trace, works: Sequence[DeviceWork], turns: _DeviceChanges) -> Bools:
     """Which turns follow a copy that began when the compute before had ended: a peer copy, or one on that device."""
     found = _begins_between(trace, find_rows(trace, _PEER, Kind.COPY), turns)
     maybe = find_rows(trace, _MAYBE, Kind.COPY)
@@ -99,12 +99,12 @@ def _after_a_copy(trace: Trace, works: Sequence[DeviceWork], turns: _Changes) ->
     return found
 
 
-def _begins_between(trace: Trace, copies: Ints, turns: _Changes) -> Bools:
+def _begins_between(trace: Trace, copies: Ints, turns: _DeviceChanges) -> Bools:
     starts = np.sort(trace.start_ns[copies])
     return np.searchsorted(starts, turns.begin, side="left") > np.searchsorted(starts, turns.end, side="left")
 
 
-def _queued(trace: Trace, works: Sequence[DeviceWork], turns: _Changes) -> Ints:
+def _queued(trace: Trace, works: Sequence[DeviceWork], turns: _DeviceChanges) -> Ints:
     """For each turn the launch of its first kernel, where that waited in the queue for the compute before; else -1."""
     found = np.full(turns.begin.size, -1, np.int64)
     for number, work in enumerate(works):

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from perfkit.measures.ops._bias_before_norm import find_biases
+from perfkit.measures.ops._dtype_conversions import find_conversions
 from perfkit.measures.ops._elementwise_chains import find_chains
 from perfkit.measures.ops._embedding_gradients import find_embedding_gradients
 from perfkit.measures.ops._host_collectives import find_host_collectives
@@ -45,6 +46,7 @@ def measure_patterns(calls: OpCalls) -> Patterns | None:
         attention=_longest(find_attention(calls, arguments)),
         chains=_longest(find_chains(calls, arguments)) if shapes else (),
         layout=_longest(find_layout_copies(calls, arguments, inner)) if shapes else (),
+        conversions=_longest(find_conversions(calls, arguments, inner)) if shapes and calls.on_device else (),
         dtypes=_longest(find_wide_dtypes(calls, arguments, inner)) if shapes else (),
         matmuls=_longest(find_matmuls(calls, arguments, inner)) if shapes and calls.on_device else (),
         biases=tuple(find_biases(calls, arguments)) if shapes and calls.on_device else (),

@@ -71,6 +71,22 @@ class LayoutCopies(Pattern, frozen=True, kw_only=True):
     shape: str
 
 
+class DtypeConversions(Pattern, frozen=True, kw_only=True):
+    """Tensors of one shape that a kernel converts from the dtype ``source`` to ``target``; per step.
+
+    ``count`` and ``ns`` are of the forward, ``backward_ns`` is the conversion of their gradients. ``gradients`` is how
+    many gradients of this shape and type are accumulated per step: one for each weight and backward; None where the
+    tensors are no weights. ``in_loss`` is whether autocast converts them for a loss. ``at`` is the line with most time.
+    """
+
+    source: str
+    target: str
+    shape: str
+    backward_ns: int
+    gradients: float | None = None
+    in_loss: bool = False
+
+
 class DtypeTime(Pattern, frozen=True, kw_only=True):
     """Time of the ops that read tensors of one type, at one place, with the backward of that line; per step.
 
@@ -197,6 +213,7 @@ class Patterns(msgspec.Struct, frozen=True, kw_only=True):
     attention: tuple[UnfusedAttention, ...] = ()
     chains: tuple[ElementwiseChain, ...] = ()
     layout: tuple[LayoutCopies, ...] = ()
+    conversions: tuple[DtypeConversions, ...] = ()
     dtypes: tuple[DtypeTime, ...] = ()
     matmuls: tuple[MatmulShape, ...] = ()
     biases: tuple[BiasBeforeNorm, ...] = ()

@@ -18,6 +18,7 @@ RULES = {
     "conv-bias-before-norm",
     "copies-dominate",
     "cuda-graph-candidate",
+    "dtype-conversion",
     "exposed-communication",
     "float64-in-step",
     "fp32-without-tf32",

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
 
 from perfkit.measures.ops._typical_times import op_calls
 from perfkit.measures.ops.patterns import measure_patterns
 from perfkit.measures.results.patterns import DtypeConversions
+from perfkit.trace import read_trace
 
 BF16, FP32 = "c10::BFloat16", "float"
 WEIGHT, LOGITS = [512, 512], [4, 1024, 4096]
@@ -162,3 +170,66 @@ def test_on_a_host_alone_nothing_is_looked_for(build: Any) -> None:
 
     assert patterns is not None
     assert patterns.conversions == ()
+
+
+def loop(layer: Callable[[torch.Tensor], torch.Tensor], *, outside: bool) -> None:
+    """Three iterations, with autocast around the loop or inside of it, and a backward."""
+    x = torch.zeros(8, 64)
+    # An autocast around it that is not enabled would keep the converted weights too.
+    with torch.autocast("cpu", dtype=torch.bfloat16) if outside else nullcontext():
+        for _ in range(3):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                x = layer(x).tanh()
+    x.float().sum().backward()
+
+
+def recomputed(layers: torch.nn.Sequential, *, reentrant: bool) -> None:
+    x = torch.zeros(8, 64, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for layer in layers:
+            x = checkpoint(layer, x, use_reentrant=reentrant)
+    x.float().sum().backward()
+
+
+def twice(layer: torch.nn.Module) -> None:
+    """Two backwards for one update."""
+    loop(layer, outside=True)
+    loop(layer, outside=True)
+
+
+#: Conversions of a weight for each of its gradients, as torch's autocast makes them.
+PROGRAMS: dict[str, tuple[Callable[[torch.nn.Sequential], None], float]] = {
+    "autocast inside the loop": (lambda layers: loop(layers, outside=False), 3),
+    "autocast around the loop": (lambda layers: loop(layers, outside=True), 1),
+    "two backwards for one update": (twice, 1),
+    "checkpointing": (lambda layers: recomputed(layers, reentrant=False), 1),
+    # The conversions of its first forward get no gradient, those of the second one are inside a node.
+    "reentrant checkpointing": (lambda layers: recomputed(layers, reentrant=True), 0),
+}
+
+
+@pytest.mark.parametrize(("program", "expected"), PROGRAMS.values(), ids=PROGRAMS)
+def test_what_torchs_autocast_converts_is_compared_with_the_gradients(
+    tmp_path: Path, program: Callable[[torch.nn.Sequential], None], expected: float
+) -> None:
+    """Recorded on a CPU; each copy gets a kernel, as on a device."""
+    layers = torch.nn.Sequential(*[torch.nn.Linear(64, 64, bias=False) for _ in range(2)])
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        program(layers)
+    file = tmp_path / "t.json"
+    profiler.export_chrome_trace(str(file))
+    content = json.loads(file.read_text())
+    copies = [event for event in content["traceEvents"] if event.get("name") == "aten::copy_"]
+    for number, copy in enumerate(copies, 1):
+        where = {"ph": "X", "ts": copy["ts"] + copy["dur"] / 4, "dur": copy["dur"] / 2}
+        launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": copy["pid"], "tid": copy["tid"]}
+        kernel = {"cat": "kernel", "name": "direct_copy_kernel_cuda", "pid": 0, "tid": 7}
+        linked = {"correlation": number, "device": 0, "stream": 7}
+        content["traceEvents"] += [where | launch | {"args": linked}, where | kernel | {"args": linked}]
+    file.write_text(json.dumps(content))
+
+    patterns = measure_patterns(op_calls(read_trace(file)))
+
+    assert patterns is not None
+    found = [one for one in patterns.conversions if one.shape == "64x64"]
+    assert sum(one.count / (one.gradients or 0) for one in found) == expected

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
+from typing import Any
 
 from trace_chips import BF16, BYTES, FP32, H100
 from trace_machine import CLASSES, Machine
@@ -29,26 +31,21 @@ class Converting:
             self.number += 1
             self.made.append((self.number, shape, target, source))
         numbered = {} if number is not None else {"Sequence number": self.number}
-        size = 1
-        for length in shape:
-            size *= length
-        machine = self.machine
-        copied = {"Input Dims": [shape, shape, []], "Input type": [target, source, "Scalar"]}
+        size, machine = prod(shape), self.machine
+        copied: dict[str, Any] = {"Input Dims": [shape, shape, []], "Input type": [target, source, "Scalar"]}
         name, threads, warps, each, share = CLASSES["copy"]
         lasts = 2.1 + size * (BYTES[source] + BYTES[target]) / (machine.chip.bandwidth * 1e3 * share)
         with (
             machine.op("aten::to", shape, dtype=source, python=1, before=1, **numbered),
             machine.op("aten::_to_copy", shape, dtype=source, python=0, before=1, **numbered),
-            machine.op(
-                "aten::copy_", python=0, **{"Input Dims": [shape, shape, []], "Input type": [target, source, ""]}
-            ),
+            machine.op("aten::copy_", python=0, **copied),
         ):
             machine.launch(name, lasts, **machine.shape(size * each / threads, threads, warps))
 
     def linear(self, batch: int, inputs: int, outputs: int, *, converts: bool, source: str = FP32) -> None:
         """A linear layer of float32 weights under autocast; ``converts``: its weight is not in the cache."""
         weight = [outputs, inputs]
-        given = {"Input Dims": [[batch, inputs], weight], "Input type": [source, FP32]}
+        given: dict[str, Any] = {"Input Dims": [[batch, inputs], weight], "Input type": [source, FP32]}
         with self.machine.op("aten::linear", **given):
             if converts:
                 self.convert(weight)

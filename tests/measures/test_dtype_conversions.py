@@ -180,7 +180,7 @@ def loop(layer: Callable[[torch.Tensor], torch.Tensor], *, outside: bool) -> Non
         for _ in range(3):
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 x = layer(x).tanh()
-    x.float().sum().backward()
+    x.float().sum().backward()  # type: ignore[no-untyped-call]
 
 
 def recomputed(layers: torch.nn.Sequential, *, reentrant: bool) -> None:
@@ -188,7 +188,7 @@ def recomputed(layers: torch.nn.Sequential, *, reentrant: bool) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         for layer in layers:
             x = checkpoint(layer, x, use_reentrant=reentrant)
-    x.float().sum().backward()
+    x.float().sum().backward()  # type: ignore[no-untyped-call]
 
 
 def twice(layer: torch.nn.Module) -> None:

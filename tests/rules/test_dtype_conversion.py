@@ -14,13 +14,19 @@ MS = 1_000_000
 
 
 def converted(ms: float, backward: float = 0, *, line: int = 10, **how: Any) -> DtypeConversions:
-    fields = {"count": 1, "source": "bfloat16", "target": "float32", "shape": "8x1024x4096"} | how
+    fields: dict[str, Any] = {"count": 1, "source": "bfloat16", "target": "float32", "shape": "8x1024x4096"} | how
     at = Location(file="net.py", line=line, function="forward")
     return DtypeConversions(ns=round(ms * MS), backward_ns=round(backward * MS), at=at, **fields)
 
 
 def weight(ms: float, backward: float = 0, **how: Any) -> DtypeConversions:
-    fields = {"count": 10, "gradients": 1, "source": "float32", "target": "bfloat16", "shape": "4096x1024"} | how
+    fields: dict[str, Any] = {
+        "count": 10,
+        "gradients": 1,
+        "source": "float32",
+        "target": "bfloat16",
+        "shape": "4096x1024",
+    } | how
     return converted(ms, backward, **fields)
 
 

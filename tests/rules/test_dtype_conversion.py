@@ -52,6 +52,13 @@ def test_of_other_tensors_nothing_to_all_is_saved(build: Any) -> None:
     assert finding.advice.startswith("Keep one dtype")
 
 
+@pytest.mark.parametrize(("ms", "severity"), [(9, "info"), (11, "warning")])
+def test_a_loss_in_float32_may_be_needed_so_less_than_a_tenth_is_no_warning(build: Any, ms: int, severity: str) -> None:
+    [finding] = build.findings(dtype_conversion, build.step(100), build.patterns(conversions=(converted(ms),)))
+
+    assert finding.severity == severity
+
+
 @pytest.mark.parametrize("how", [{"in_loss": True}, {"shape": "8x1024x50257"}], ids=["in a loss", "a vocabulary"])
 def test_logits_are_told_of_a_loss_in_chunks(build: Any, how: dict[str, Any]) -> None:
     [finding] = build.findings(dtype_conversion, build.step(100), build.patterns(conversions=(converted(9, **how),)))

@@ -22,7 +22,8 @@ Saving: of weights, all conversions but one for each gradient. The low end leave
 gradients of the loop are summed in the narrow type, which not every model bears. Of other tensors from nothing (the
 wide type may be needed) to all.
 
-Source: torch's documentation of autocast. The threshold is 5% of the step. Silent about what autocast converts for
+Source: torch's documentation of autocast. The threshold is 5% of the step; tensors other than weights are information
+below 10%. Silent about what autocast converts for
 layers (each weight once, activations), weights that get no gradient, and runs without shapes. No correction was timed
 on a GPU.
 """
@@ -32,9 +33,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from perfkit._format import ms
-from perfkit.findings import Evidence, Finding
+from perfkit.findings import Evidence, Finding, Severity
 from perfkit.ledger.rows import ON_DEVICE
-from perfkit.ledger.step_budget import StepBudget
+from perfkit.ledger.step_budget import WARNING, StepBudget
 from perfkit.measures.results.patterns import DtypeConversions, Patterns
 
 ID = "dtype-conversion"
@@ -94,8 +95,11 @@ def _of_others(step: StepBudget, patterns: Patterns, found: Sequence[DtypeConver
     if not found or step.is_negligible(cost):
         return
     most = max(found, key=_whole)
+    # Whether the wide type is needed is not known: a loss in float32 is what many models are trained with.
+    severity: Severity | None = "info" if cost < WARNING * step.wall_ns else None
     logits = most.in_loss or (most.target == "float32" and int(most.shape.rpartition("x")[2]) >= _VOCABULARY)
     yield step.finding(
+        severity=severity,
         cost=cost,
         saving=(0, cost),
         spent=most.at,

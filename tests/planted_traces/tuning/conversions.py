@@ -112,7 +112,7 @@ def autocast_in_a_loop_over_time(line: Timeline) -> None:
 def logits_converted_for_the_loss(line: Timeline) -> None:
     """A model in bfloat16 with 128,256 tokens, and `logits.float()` before the loss."""
     machine = Machine(line, H100)
-    model = Transformer(machine, layers=6, vocabulary=128_256, compiled=False)
+    model = Transformer(machine, layers=2, width=1024, vocabulary=128_256, compiled=False)
     head, logits = Converting(machine), [model.batch, model.length, model.vocabulary]
     size = model.tokens * model.vocabulary
 

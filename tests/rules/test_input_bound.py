@@ -192,6 +192,22 @@ def test_workers_that_ask_a_manager_are_changed_where_the_program_makes_it(build
     assert change(0) != made
 
 
+def test_objects_of_a_manager_that_the_training_process_asks_for_are_no_reason_for_workers(build: Any) -> None:
+    made = Location(file="train.py", line=31, function="Manager(...)")
+    step, facts = build.step(100, data=60, forward=40), build.rank(workers=0, calls={"Manager": (made,)})
+
+    def found(within: str) -> Any:
+        row = line(10, "Scans.__getitem__", 60)
+        row = msgspec.structs.replace(row, within={within: row.samples})
+        [finding] = build.findings(input_bound, step, facts, Lines(period_ns=MS, steps=40, rows=(row,)))
+        return finding
+
+    asks, waits = found("python > multiprocessing"), found("torch.utils.data > multiprocessing")
+    assert (asks.change, asks.edit) == (made, None)
+    assert asks.advice.startswith("Keep the objects in the process that reads them")
+    assert waits.change != made
+
+
 def test_workers_are_not_advised_where_they_would_hide_nothing(build: Any) -> None:
     step = build.step(100, data=30, forward=70)
 

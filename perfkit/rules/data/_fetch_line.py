@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from perfkit.ledger.step_budget import MAJORITY
 from perfkit.measures.results.host import SourceLines
-from perfkit.run.records import LineRow, Lines, TracedLine
+from perfkit.run.records import SHARED, LineRow, Lines, TracedLine
 
 #: Below this many samples of the data phase the line comes from the step for lines, which sees every line. Of 20
 #: samples a line with half of the time gets a quarter or fewer once in fifty runs. In a short run on a busy machine the
@@ -82,3 +82,15 @@ def reads_archive(hottest: LineRow | None) -> bool:
     if hottest is None:
         return False
     return sum(count for within, count in hottest.within.items() if _ARCHIVE in within) > MAJORITY * hottest.samples
+
+
+def asks_manager(row: LineRow | None) -> bool:
+    """Whether most of a fetch is asking another process for its objects, as those of a manager of multiprocessing.
+
+    Of workers only that is known of their libraries; what a loader itself does to get a batch from them is none.
+    """
+    if row is None or (row.worker is None and row.phase != "data"):
+        return False
+    paths = ((within.split(" > "), count) for within, count in row.within.items())
+    shared = sum(count for path, count in paths if SHARED in path and _LOADER not in path)
+    return shared > MAJORITY * row.samples

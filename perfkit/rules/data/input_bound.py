@@ -53,16 +53,16 @@ from perfkit._format import ms, shown_function
 from perfkit._location import Location
 from perfkit.findings import AdvisedEdit, Evidence, Finding
 from perfkit.ledger.rows import Selector
-from perfkit.ledger.step_budget import CRITICAL, MAJORITY, RARE, MeanStepBudget, StepBudget, StepPart
+from perfkit.ledger.step_budget import CRITICAL, RARE, MeanStepBudget, StepBudget, StepPart
 from perfkit.limits.loader_workers import HANDOVER_NS
 from perfkit.measures.results.host import SourceLines
 from perfkit.rules._numpy_draws import draw_advice
 from perfkit.rules._places import call_of, phases_of
-from perfkit.rules.data._fetch_line import fetch_line, is_in_loader, reads_archive, waits_inside
+from perfkit.rules.data._fetch_line import asks_manager, fetch_line, is_in_loader, reads_archive, waits_inside
 from perfkit.rules.data._loader_bursts import LoaderBursts
 from perfkit.rules.data._loader_use import LoaderUse, WorkerUse
 from perfkit.rules.data._loader_workers import MAX_WORKERS, Processor
-from perfkit.run.records import SHARED, LineRow, Lines
+from perfkit.run.records import LineRow, Lines
 
 ID = "input-bound"
 WHAT_IF = ("hide-loader", None)
@@ -117,6 +117,8 @@ def check(
     loader = loader._replace(restarted=loader.restarted and is_in_loader(hottest))
     waits = waits_inside(hottest)
     hidden_ns, assumption = _hidden(step, wait.ns, loader, workers, processor, waits=waits)
+    if loader.manager is not None and not loader.num_workers and asks_manager(hottest):
+        hidden_ns, assumption = 0, "workers, which wait for the manager's process,"
     minimum, assumption = _minimum(step, cost, loader, hidden_ns, assumption)
     # A batch that costs less than one from a worker: no setting of a loader makes it cheaper.
     cheap = not (step.on_device or loader.num_workers or hidden_ns) and wait.ns < HANDOVER_NS
@@ -285,13 +287,6 @@ def _minimum(step: StepBudget, cost: int, loader: LoaderUse, hidden_ns: int, ass
     return min(ns, cost), assumption
 
 
-def _shared(hottest: LineRow | None, loader: LoaderUse) -> Location | None:
-    """The line that makes a manager, where workers spend most of the fetch asking another process for its objects."""
-    if hottest is None or hottest.within.get(SHARED, 0) <= MAJORITY * hottest.samples:
-        return None
-    return loader.manager
-
-
 def _change(
     loader: LoaderUse, advised: int, hottest: LineRow | None, lines: Lines | None, *, alone: bool
 ) -> Location | None:
@@ -301,8 +296,8 @@ def _change(
     """
     if reads_archive(hottest):
         return None
-    if (manager := _shared(hottest, loader)) is not None:
-        return manager
+    if loader.manager is not None and asks_manager(hottest):
+        return loader.manager
     if loader.restarted and hottest is not None:
         return hottest.at
     arguments = loader.num_workers < advised if loader.num_workers else alone
@@ -353,6 +348,11 @@ def _advice(loader: LoaderUse, advised: int, hottest: LineRow | None, hidden_ns:
         return (
             "Read the arrays of the .npz file once, in __init__: each access reads and decompresses a whole array. Or "
             "save them as .npy, and open that with np.load(..., mmap_mode='r')."
+        )
+    if loader.manager is not None and asks_manager(hottest):
+        return (
+            "Keep the objects in the process that reads them: a dict, an array, or a tensor in shared memory. Each "
+            "access to one of a Manager's asks its process, and copies the answer; workers wait for the same process."
         )
     if loader.restarted:
         return (

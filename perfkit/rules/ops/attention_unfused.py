@@ -78,7 +78,7 @@ def check(
     for one in patterns.attention:
         loop = loop_of(one.at, lines)
         if one.count >= _HEADS and loop != one.at:
-            if _is_one_place(one):
+            if _is_one_place(one) or _carries(loop, lines):
                 continue
             finding = _by_head(one, loop, patterns, step)
         elif one.scores_bytes is None or one.scores_bytes >= max(_CACHE_BYTES, _MIN_SCORES * (one.inputs_bytes or 0)):
@@ -94,6 +94,14 @@ def check(
 def _is_one_place(one: UnfusedAttention) -> bool:
     """Whether each call has one query: a decoder's loop over places, whose calls wait for each other's results."""
     return one.shape is not None and "1" in one.shape.split("x")[-2:]
+
+
+def _carries(loop: Location | None, lines: Lines | None) -> bool:
+    """Whether an iteration of the loop needs the result of the one before, as a decoder's over places does."""
+    return loop is not None and any(
+        row.loop_carries and (row.file, row.loop_line) == (loop.file, loop.line)
+        for row in (lines.traced if lines is not None else ())
+    )
 
 
 def _in_transformers(place: Location | None, lines: Lines | None) -> bool:

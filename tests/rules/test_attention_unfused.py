@@ -106,7 +106,7 @@ def test_a_loop_over_the_places_of_a_text_cannot_be_one_call(build: Any) -> None
 
 def test_a_loop_whose_iterations_need_each_other_cannot_be_one_call(build: Any) -> None:
     lines = build.loop("model.py", line=30, loop_line=28, runs=64)
-    carried = msgspec.structs.replace(lines.traced[0], loop_carries=True)
+    carried = msgspec.structs.replace(lines, traced=(msgspec.structs.replace(lines.traced[0], loop_carries=True),))
     patterns = build.patterns(step_ms=100, attention=(attention(count=64.0, scores_bytes=36_864),))
 
     found = build.findings(

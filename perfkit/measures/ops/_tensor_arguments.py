@@ -42,6 +42,12 @@ class TensorArgumentReader:
         )
         return np.append(has, False)[field.codes[np.searchsorted(self._rows, rows)]]
 
+    def dims(self, row: int) -> list[Any]:
+        """The shapes of all arguments of an op, as the trace has them: of what is no tensor an empty list."""
+        at = self._codes[bisect_left(self._row_list, row)][0] if self.any else -1
+        found = self._fields["Input Dims"].values[at] if at >= 0 else None
+        return found if isinstance(found, list) else []
+
     def __call__(self, row: int) -> tuple[Tensor, ...]:
         """The tensors that an op was called with, in order; none where the trace does not have them."""
         if not self.any:

@@ -14,6 +14,7 @@ from perfkit.measures.ops._dtype_conversions import find_conversions
 from perfkit.measures.ops._elementwise_chains import find_chains
 from perfkit.measures.ops._embedding_gradients import find_embedding_gradients
 from perfkit.measures.ops._host_collectives import find_host_collectives
+from perfkit.measures.ops._indexing_gradients import find_indexing_gradients
 from perfkit.measures.ops._inner_ops import InnerOps
 from perfkit.measures.ops._layout_copies import find_layout_copies
 from perfkit.measures.ops._matmul_shapes import find_matmuls
@@ -50,6 +51,7 @@ def measure_patterns(calls: OpCalls) -> Patterns | None:
         dtypes=_longest(find_wide_dtypes(calls, arguments, inner)) if shapes else (),
         matmuls=_longest(find_matmuls(calls, arguments, inner)) if shapes and calls.on_device else (),
         biases=tuple(find_biases(calls, arguments)) if shapes and calls.on_device else (),
+        indexing=_longest(find_indexing_gradients(calls, arguments, inner)) if shapes and calls.on_device else (),
         repeated=find_repeated_forwards(calls),
         retained=find_retained_graph(calls),
         slice_writes=find_slice_writes(calls),

@@ -111,6 +111,17 @@ class BiasBeforeNorm(Pattern, frozen=True, kw_only=True):
     """Convolutions with a bias whose result a batch norm reads; ``ns`` is device time for the bias alone, per step."""
 
 
+class IndexingGradient(Pattern, frozen=True, kw_only=True):
+    """Rows that ``x[index]`` took of a tensor of ``shape``, ``taken`` at a time, whose backward sorts the index.
+
+    ``ns`` is the device time of the kernels that sort it and add the rows up, per step.
+    """
+
+    shape: str
+    rows: int
+    taken: int
+
+
 class RepeatedForwards(msgspec.Struct, frozen=True, kw_only=True):
     """Forwards that the backward repeats, ``count`` per step: what activation checkpointing costs.
 
@@ -217,6 +228,7 @@ class Patterns(msgspec.Struct, frozen=True, kw_only=True):
     dtypes: tuple[DtypeTime, ...] = ()
     matmuls: tuple[MatmulShape, ...] = ()
     biases: tuple[BiasBeforeNorm, ...] = ()
+    indexing: tuple[IndexingGradient, ...] = ()
     repeated: RepeatedForwards | None = None
     retained: RetainedGraph | None = None
     slice_writes: SliceWrites | None = None

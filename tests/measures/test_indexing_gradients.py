@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,6 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from perfkit.measures.ops._indexing_gradients import _are_rows
-from perfkit.measures.ops._op_arguments import Tensor
 from perfkit.measures.ops._typical_times import op_calls
 from perfkit.measures.ops.patterns import measure_patterns
 from perfkit.measures.results.patterns import IndexingGradient
@@ -62,7 +61,7 @@ def test_rows_cost_the_kernels_that_sort_and_add_them_up_at_the_line_of_the_forw
 
     [one] = found(build)
 
-    assert (one.ns, one.count, one.shape, one.rows, one.taken) == (25_000, 1, "1000x64", 1000, 5000)
+    assert (one.ns, one.count, one.shape, one.columns, one.taken) == (25_000, 1, "1000x64", 64, 5000)
     assert one.at is not None
     assert (one.at.file, one.at.line) == ("train.py", 12)
 
@@ -108,19 +107,31 @@ def test_other_indexing_is_not_found(build: Any, how: dict[str, Any]) -> None:
     assert found(build) == ()
 
 
-def test_what_torch_records_tells_rows_from_masks_columns_and_pairs(tmp_path: Path) -> None:
-    x, index = torch.randn(100, 8, requires_grad=True), torch.randint(8, (50,))
-    mask = torch.rand(100) > 0.5
-    seen = []
-    for take in (lambda: x[index], lambda: x[mask], lambda: x[:, index], lambda: x[index, index]):
-        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
-            take().sum().backward()
-        profiler.export_chrome_trace(str(tmp_path / "t.json"))
-        ops = [event for event in profiler.events() if event.name in ("aten::nonzero", "aten::_index_put_impl_")]
-        [put] = [event for event in ops if event.name == "aten::_index_put_impl_"]
-        shapes = [Tensor(tuple(shape), "float") for shape in (put.input_shapes[0], put.input_shapes[2])]
-        masked = any(event.name == "aten::nonzero" and event.time_range.start > put.time_range.start for event in ops)
-        seen.append(_are_rows(shapes[0], shapes[1], put.input_shapes) and not masked)
+@pytest.mark.parametrize(
+    ("take", "is_found"),
+    [
+        (lambda x, index, mask: x[index], True),
+        (lambda x, index, mask: x[mask], False),
+        (lambda x, index, mask: x[:, index], False),
+        (lambda x, index, mask: x[index, index], False),
+        (lambda x, index, mask: x.index_select(0, index), False),
+    ],
+    ids=["rows", "a mask", "columns", "pairs", "index_select"],
+)
+def test_of_what_torch_records_on_a_cpu_rows_are_found_with_their_line(
+    tmp_path: Path, take: Callable[..., torch.Tensor], is_found: bool
+) -> None:
+    x, index, mask = torch.randn(100, 8, requires_grad=True), torch.randint(8, (50,)), torch.rand(100) > 0.5
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, with_stack=True) as profiler:
+        take(x, index, mask).sum().backward()
+    profiler.export_chrome_trace(str(tmp_path / "t.json"))
 
-    assert seen == [True, False, False, False]
-    assert measure_patterns(op_calls(read_trace(tmp_path / "t.json"))) is not None
+    patterns = measure_patterns(op_calls(read_trace(tmp_path / "t.json")))
+
+    assert patterns is not None
+    assert len(patterns.indexing) == is_found
+    for one in patterns.indexing:
+        assert (one.shape, one.taken, one.dtype, one.count) == ("100x8", 50, "float", 1)
+        assert one.ns > 0
+        assert one.at is not None
+        assert one.at.file.endswith("test_indexing_gradients.py")

@@ -1,10 +1,11 @@
-"""Rows that are taken by an index of integers, and whose backward sorts that index on a device."""
+"""Rows that are taken by an index of integers, and what adding up their gradients takes."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,26 +28,23 @@ _OF_MASKS = frozenset({"aten::nonzero"})
 _AFTER_SORT = "indexing_backward_kernel"
 
 
-class _Additions(NamedTuple):
-    """``chosen`` are the ops (indices of `InnerOps`) that add up rows by a sorted index; ``ns`` their kernels' time."""
-
-    chosen: Ints
-    ns: Ints
-
-
 def find_indexing_gradients(
     calls: OpCalls, arguments: TensorArgumentReader, inner: InnerOps
 ) -> Iterator[IndexingGradient]:
-    """The rows that ``x[index]`` takes, with the device time of adding up their gradients, by line and by shapes."""
-    found = _additions(calls, inner)
+    """The rows that ``x[index]`` takes, with the time of adding up their gradients, by line and by shapes."""
+    chosen = _additions(calls, inner)
+    rows = inner.rows[chosen]
+    ns = _sorting_ns(calls, rows) if calls.on_device else _host_ns(calls, rows)
     sums = KeyedSums()
-    for index, ns, at in zip(found.chosen.tolist(), found.ns.tolist(), inner.locations(found.chosen), strict=True):
-        row = int(inner.rows[index])
+    lines = inner.locations(chosen)
+    for row, spent, at in zip(rows.tolist(), ns.tolist(), lines, strict=True):
         tensors = arguments(row)
-        if len(tensors) >= 2 and _are_rows(tensors[0], tensors[1], arguments.dims(row)):
-            sums.add((at, tensors[0].shape, tensors[1].shape[0]), ns=float(ns), count=1)
-    for (at, shape, taken), total in sums.per_step(calls.steps):
-        yield IndexingGradient(at=at, shape=shape_text(shape), rows=shape[0], taken=taken, **total)
+        if spent and len(tensors) >= 2 and _are_rows(tensors[0], tensors[1], arguments.dims(row)):
+            of, added = tensors[:2]
+            sums.add((at, of.shape, added.shape[0], of.dtype), ns=float(spent), count=1)
+    for (at, shape, taken, dtype), total in sums.per_step(calls.steps):
+        columns = math.prod(shape[1:])
+        yield IndexingGradient(at=at, shape=shape_text(shape), columns=columns, taken=taken, dtype=dtype, **total)
 
 
 def _are_rows(of: Tensor, added: Tensor, dims: list[Any]) -> bool:
@@ -63,21 +61,32 @@ def _are_rows(of: Tensor, added: Tensor, dims: list[Any]) -> bool:
     return added.shape[0] != of.shape[0]
 
 
-def _additions(calls: OpCalls, inner: InnerOps) -> _Additions:
+def _additions(calls: OpCalls, inner: InnerOps) -> Ints:
+    """The ops below nodes of indexing that add up gradients, as indices of ``inner``; no masks."""
     trace = calls.trace
     chosen = inner.named(_ADDS)
     is_node = np.array([bool(_NODE.search(name)) for name in calls.names], bool) & calls.is_node
     chosen = chosen[is_node[calls.of[inner.rows[chosen]]]]
+    rows = inner.rows[chosen]
     # One of these ops may call the other.
-    rows = inner.rows[chosen]
-    outer = nearest_above(trace, rows, mask_of(trace, rows)) < 0
+    is_outer = nearest_above(trace, rows, mask_of(trace, rows)) < 0
     masks = calls.of[inner.rows[inner.named(_OF_MASKS)]]
-    chosen = chosen[outer & ~np.isin(calls.of[rows], masks)]
-    rows = inner.rows[chosen]
+    return chosen[is_outer & ~np.isin(calls.of[rows], masks)]
+
+
+def _sorting_ns(calls: OpCalls, rows: Ints) -> Ints:
+    """Device time of the kernels of each of these ops; 0 where it does not sort the index."""
+    trace = calls.trace
     work = launched_work(trace)
     work = work[trace.kind[work] == Kind.KERNEL]
     op = nearest_above(trace, trace.launch[work], mask_of(trace, rows))
     work, place = work[op >= 0], np.searchsorted(rows, op[op >= 0])
     is_sorted = np.array([_AFTER_SORT in name for name in trace.names], bool)[trace.name[work]]
     sorts = np.isin(np.arange(rows.size), place[is_sorted])
-    return _Additions(chosen[sorts], sum_by(place, trace.duration_ns[work], rows.size)[sorts])
+    return np.where(sorts, sum_by(place, trace.duration_ns[work], rows.size), 0)
+
+
+def _host_ns(calls: OpCalls, rows: Ints) -> Ints:
+    """Host time of each of these ops: its share of its node, whose time is that of a typical step."""
+    duration, node = calls.trace.duration_ns, calls.of[rows]
+    return np.rint(calls.cost[node] * (duration[rows] / np.maximum(1, duration[calls.rows[node]]))).astype(np.int64)

@@ -51,7 +51,7 @@ def measure_patterns(calls: OpCalls) -> Patterns | None:
         dtypes=_longest(find_wide_dtypes(calls, arguments, inner)) if shapes else (),
         matmuls=_longest(find_matmuls(calls, arguments, inner)) if shapes and calls.on_device else (),
         biases=tuple(find_biases(calls, arguments)) if shapes and calls.on_device else (),
-        indexing=_longest(find_indexing_gradients(calls, arguments, inner)) if shapes and calls.on_device else (),
+        indexing=_longest(find_indexing_gradients(calls, arguments, inner)) if shapes else (),
         repeated=find_repeated_forwards(calls),
         retained=find_retained_graph(calls),
         slice_writes=find_slice_writes(calls),

@@ -112,14 +112,16 @@ class BiasBeforeNorm(Pattern, frozen=True, kw_only=True):
 
 
 class IndexingGradient(Pattern, frozen=True, kw_only=True):
-    """Rows that ``x[index]`` took of a tensor of ``shape``, ``taken`` at a time, whose backward sorts the index.
+    """Rows of ``columns`` elements that ``x[index]`` took of a tensor of ``shape``, ``taken`` at a time.
 
-    ``ns`` is the device time of the kernels that sort it and add the rows up, per step.
+    ``ns`` is the time of adding up their gradients per step: on a device of kernels that sort the index first, on a
+    host that of the op.
     """
 
     shape: str
-    rows: int
+    columns: int
     taken: int
+    dtype: str
 
 
 class RepeatedForwards(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,29 +1,29 @@
-"""The backward of indexing sorts the index, where rows could be added up as they come.
+"""The backward of indexing sorts the index, or adds element by element, where rows could be added up.
 
 Problem: `x[index]` may take a row several times, and its gradient adds those up. On a GPU that backward sorts the index
-first, so that they are added in a fixed order, and then goes through each row's duplicates one after the other.
+first, so that they are added in a fixed order, and adds the duplicates of a row one after the other. On a CPU with
+several threads each number is added by an atomic operation of its own.
 
-How it shows: below nodes `IndexBackward0` an `aten::_index_put_impl_` runs kernels of a radix sort and
-`indexing_backward_kernel`; of the step's device they take 5% or more.
+How it shows: below nodes `IndexBackward0` an `aten::_index_put_impl_` runs a radix sort and `indexing_backward_kernel`,
+5% of the step or more; on a CPU with two threads or more that op takes 10% of the step.
 
 Causes: messages along the edges of a graph (`h[source]`), rows of a table that is no `nn.Embedding`, samples or tokens
-that are routed by numbers, with `[...]` on a tensor whose gradient is needed.
+that are routed by their numbers.
 
-Fix: the call that takes rows. Its backward is index_add_, which sorts nothing.
+Fix: the call that takes rows. Its backward is index_add_, which adds whole rows and sorts nothing.
 
     messages = h.index_select(0, source)          # not: h[source]
-    messages = F.embedding(source, h)             # the same of a matrix; its backward has a fixed order too
 
-Values are the same. The gradients of rows that are taken several times are sums in another order on a GPU, so that
-their last digits differ, also from run to run.
+Values are the same, and the gradients up to rounding: the order of their sums is another one, on a GPU in each run.
 
-Saving: at most all of the time of these kernels; half of it at least (chosen), since the rows are still added.
+Saving: on a GPU at most all of the time of these kernels, at least half of it (chosen): rows are still added up. On a
+CPU 45% of the op at least, and all of it at most, because the forward gets faster too (measured).
 
-Source: the shapes in a trace: rows of whole length, as many as the one index of one dimension has. Masks, several
-indices and indices of other dimensions are not counted, nor are as many rows as the tensor has: that may be an index of
-columns. In deterministic mode index_add_ sorts as well, and this rule is silent. It is silent on a CPU, where that
-backward sorts nothing: there index_select saved from none of the time of indexing to more than half of it
-(CALIBRATION.md). Not measured on a GPU.
+Source: the shapes in a trace: rows of whole length, by one index of one dimension. Masks, several indices and indices
+of other dimensions are not counted, nor are as many rows as the tensor has: that may be an index of columns. With one
+thread the op on a CPU was as fast as index_add_, and of embedding the backward was slower where rows are narrow: a run
+with one thread, float64 and rows of fewer than 32 elements are not reported. In deterministic mode index_add_ sorts as
+well. Measured on one CPU (CALIBRATION.md), not on a GPU.
 """
 
 from __future__ import annotations
@@ -32,39 +32,52 @@ from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING
-from perfkit.ledger.step_budget import DeviceStepBudget
-from perfkit.measures.results.patterns import Patterns
-from perfkit.rules._settings import is_on
+from perfkit.ledger.step_budget import WARNING, StepBudget
+from perfkit.measures.results.patterns import IndexingGradient, Patterns
+from perfkit.rules._settings import is_on, number
 from perfkit.run.records import Rank
 
 ID = "indexing-backward"
 CLAIMS = COMPUTING
 
-#: The share of the kernels that is saved at least: chosen, nothing was timed on a GPU.
-_MINIMUM = 0.5
+#: The share that is saved at least: chosen for a GPU, of a CPU the least that was measured with rows of 32 elements.
+_ON_DEVICE, _ON_CPU = 0.5, 0.45
+#: With rows of 8 elements 15% of the op was saved in some sizes, with 32 half of it.
+_WIDE = 32
+#: From as many numbers on torch divides such an addition among its threads (its GRAIN_SIZE), in float32 alone.
+_DIVIDED, _ATOMIC = 32_768, "float"
 
 
-def check(step: DeviceStepBudget, patterns: Patterns, rank: Rank | None = None) -> Iterator[Finding]:
-    """Find rows taken by indexing, and what sorting the index in their backward costs on the device."""
-    if not patterns.indexing or (rank is not None and is_on(rank, "torch.deterministic")):
+def check(step: StepBudget, patterns: Patterns, rank: Rank | None = None) -> Iterator[Finding]:
+    """Find rows taken by indexing, and what adding up their gradients costs."""
+    on_device = patterns.step_ns is None
+    found = [one for one in patterns.indexing if on_device or _is_atomic(one, number(rank, "torch.num_threads"))]
+    if not found or (rank is not None and is_on(rank, "torch.deterministic")):
         return
-    cost = step.of_pattern(sum(one.ns for one in patterns.indexing), patterns)
-    if step.is_negligible(cost):
+    cost = step.of_pattern(sum(one.ns for one in found), patterns)
+    if step.is_negligible(cost) or (not on_device and cost < WARNING * step.wall_ns):
         return
-    largest = max(patterns.indexing, key=lambda one: one.ns)
+    largest = max(found, key=lambda one: one.ns)
     source = f"{patterns.source}, per step"
+    how = "sorts the index" if on_device else "adds each element by an atomic operation"
     yield step.finding(
         cost=cost,
-        saving=(_MINIMUM * cost, cost),
+        saving=(_ON_DEVICE * cost, cost) if on_device else (_ON_CPU * cost, step.maximum_saving(cost)),
         spent=largest.at,
         message=(
-            f"x[index] takes {largest.taken:,} rows of a tensor of {largest.shape}, and its backward sorts the index: "
+            f"x[index] takes {largest.taken:,} rows of a tensor of {largest.shape}, and its backward {how}: "
             f"{step.shown(cost)}."
         ),
-        advice="Take rows by x.index_select(0, index): its backward adds them up without a sort.",
+        advice="Take rows by x.index_select(0, index): its backward adds up whole rows.",
         confidence="medium",
         evidence=(
-            Evidence.ms("kernels that sort and add up", cost, source),
-            Evidence("backwards of indexing", round(sum(one.count for one in patterns.indexing), 1), "", source),
+            Evidence.ms("adding up the gradients of rows", cost, source),
+            Evidence("backwards of indexing", round(sum(one.count for one in found), 1), "", source),
         ),
     )
+
+
+def _is_atomic(one: IndexingGradient, threads: int | None) -> bool:
+    """Whether the threads of a CPU add single numbers, and whole rows are wide enough to be faster."""
+    divided = one.dtype == _ATOMIC and one.taken * one.columns >= _DIVIDED
+    return threads is not None and threads > 1 and divided and one.columns >= _WIDE

@@ -22,6 +22,7 @@ RULES = {
     "exposed-communication",
     "float64-in-step",
     "fp32-without-tf32",
+    "indexing-backward",
     "launch-bound",
     "layout-conversion",
     "low-occupancy",

@@ -20,10 +20,10 @@ Saving: on a GPU at most all of the time of these kernels, at least half of it (
 CPU 45% of the op at least, and all of it at most, because the forward gets faster too (measured).
 
 Source: the shapes in a trace: rows of whole length, by one index of one dimension. Masks, several indices and indices
-of other dimensions are not counted, nor are as many rows as the tensor has: that may be an index of columns. With one
-thread the op on a CPU was as fast as index_add_, and of embedding the backward was slower where rows are narrow: a run
-with one thread, float64 and rows of fewer than 32 elements are not reported. In deterministic mode index_add_ sorts as
-well. Measured on one CPU (CALIBRATION.md), not on a GPU.
+of other dimensions are not counted, nor are as many rows as the tensor has: that may be an index of columns. On a CPU
+one thread and all types but float32 add without atomic operations (ATen's IndexKernel.cpp), about as fast as
+index_add_: they are not reported, nor are rows of fewer than 32 elements. In deterministic mode index_add_ is this op.
+Measured on one CPU (CALIBRATION.md), not on a GPU.
 """
 
 from __future__ import annotations

@@ -23,11 +23,12 @@ def _train(line: Timeline, *, by_indexing: bool) -> None:
     # Wide layers between the exchanges: products are most of a step.
     wide = 4 * WIDTH
 
-    def layer(index: int, number: int) -> None:
-        with line.frame("forward", 20 + index, "net.py"):
+    def layer(number: int) -> None:
+        with line.frame("forward", 20, "net.py"):
             m.product(NODES, wide, WIDTH)
             m.product(NODES, WIDTH, wide)
             _take(m, number, by_indexing=by_indexing)
+            line.now += 1
 
     def layer_backward(number: int) -> None:
         _add_up(m, number, by_indexing=by_indexing)
@@ -37,8 +38,8 @@ def _train(line: Timeline, *, by_indexing: bool) -> None:
     for step in range(5):
         with m.step():
             numbers = [100 * step + index for index in range(LAYERS)]
-            for index, number in enumerate(numbers):
-                layer(index, number)
+            for number in numbers:
+                layer(number)
             with m.backward():
                 for number in reversed(numbers):
                     layer_backward(number)

@@ -109,11 +109,7 @@ def test_a_loop_whose_iterations_need_each_other_cannot_be_one_call(build: Any) 
     carried = msgspec.structs.replace(lines, traced=(msgspec.structs.replace(lines.traced[0], loop_carries=True),))
     patterns = build.patterns(step_ms=100, attention=(attention(count=64.0, scores_bytes=36_864),))
 
-    found = build.findings(
-        attention_unfused, build.step(100), patterns, msgspec.structs.replace(lines, traced=(carried,))
-    )
-
-    assert found == []
+    assert build.findings(attention_unfused, build.step(100), patterns, carried) == []
 
 
 def in_model(library: str) -> Lines:

@@ -223,6 +223,14 @@ def test_a_long_line_without_samples_may_be_a_library_s() -> None:
     assert short_run(row(5, {"": 1}, "f"), row(7, {"torch.nn": 8}), source=step)["python"].host_ns == 3 * MS
 
 
+def test_a_line_that_is_in_other_phases_too_calls_a_framework() -> None:
+    step = source(of_line(5, 3 * MS, 0, "f"))
+    closure, update = row(5, {"": 2}, "f"), row(5, {"": 1}, "f", phase="optimizer")
+
+    assert short_run(closure, row(7, {"torch.nn": 8}), source=step)["python"].followed
+    assert not short_run(closure, update, row(7, {"torch.nn": 8}), source=step)["python"].followed
+
+
 def test_a_step_for_lines_that_was_not_followed_to_its_end_says_no_time() -> None:
     cut = msgspec.structs.replace(source(often(5, 3 * MS)), complete=False)
 

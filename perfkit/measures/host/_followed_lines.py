@@ -55,10 +55,11 @@ def followed_lines(
     for line in source.lines:
         if line.owner != USER or line.line is None:
             continue
-        row, within = rows.of(line)
-        if within is None and line.python_ns > _SHORT * line.following_ns:
+        row, within, phases = rows.of(line)
+        # A line with other phases too calls a framework (``optimizer.step(closure)``): its Python is not its own.
+        if not phases <= _OF_LINES or (within is None and line.python_ns > _SHORT * line.following_ns):
             continue
-        if row.phase in _OF_LINES and (ns := line.python_ns / source.steps * python_share(row)):
+        if ns := line.python_ns / source.steps * python_share(row):
             found.append(FollowedLine(row, within or "", ns))
     outside_ns = _outside_ops(every, shares, joined)
     processor_ns = _processor_outside_ops(every, shares, rank)
@@ -84,8 +85,8 @@ class _KnownLines:
         for traced in lines.traced:
             self._traced[traced.file, traced.line].append(traced)
 
-    def of(self, line: SourceLine) -> tuple[LineRow, str | None]:
-        """The line as a row, and the libraries in which most of its samples are; None without samples."""
+    def of(self, line: SourceLine) -> tuple[LineRow, str | None, set[Phase]]:
+        """The line as a row, the libraries in which most of its samples are (None without samples), and its phases."""
         place = line.file, line.line or 0
         sampled, traced = self._sampled.get(place, []), self._traced.get(place, [])
         longest = max(traced, key=lambda one: one.host_ns, default=None)
@@ -107,7 +108,8 @@ class _KnownLines:
             host_ns=0,
             called_from=called_from,
         )
-        return row, max(within, key=lambda name: within[name], default=None)
+        phases = {row.phase, *(one.phase for one in sampled), *(one.phase for one in traced)}
+        return row, max(within, key=lambda name: within[name], default=None), phases
 
 
 def _in_ops(every: MeanStep, shares: OpShares) -> Iterator[tuple[Phase, int, float]]:

@@ -62,7 +62,7 @@ def _rows(limits: MachineLimits) -> Iterator[tuple[str, str]]:
         yield "the same after ops that took the caches", f"{limits.overhead_ns('op', _OF_OTHERS) / 1e3:.1f} µs"
     yield "one node of a backward", f"{limits.node_ns / 1e3:.2f} µs"
     if limits.subnormals:
-        yield "a product with a tenth of subnormal numbers", f"{limits.subnormals:.1f} times as long"
+        yield "ops with a tenth of subnormal numbers", f"{limits.subnormals:.1f} times as long"
     yield "measured", time.strftime("%Y-%m-%d %H:%M", time.localtime(limits.measured_at_ns / 1e9))
     yield "disturbed by other programs", "yes" if limits.disturbed else "no"
 

@@ -59,7 +59,8 @@ class UpdateTimes(NamedTuple):
 
 def is_in_passes(update: OptimizerUpdate) -> bool:
     """Whether an update of lists goes over memory once for each of its ops, where a fused one on CUDA goes once."""
-    return update.name in _FUSED_ON_CUDA and update.body is None and not update.fused and update.foreach > 0
+    is_library = update.name in _FUSED_ON_CUDA and update.body is None
+    return is_library and not update.fused and update.foreach > _LISTS * update.ops
 
 
 def faster_form(update: OptimizerUpdate, *, on_device: bool = False) -> Form | None:
@@ -73,16 +74,21 @@ def faster_form(update: OptimizerUpdate, *, on_device: bool = False) -> Form | N
     return "foreach" if update.name in _WITH_LISTS else None
 
 
-def facts_of(update: OptimizerUpdate, patterns: Patterns, rank: Rank | None) -> list[OptimizerFacts]:
+def facts_of(
+    update: OptimizerUpdate, patterns: Patterns, rank: Rank | None, *, on_device: bool = False
+) -> list[OptimizerFacts]:
     """The optimizers that this update may be of: the one whose place among those of its class, by tensors, is its own.
 
-    An update has the more ops the more tensors it updates. All of the class where there are not as many as updates.
+    An update has the more ops the more tensors it updates, and one of lists the longer kernels the more elements. All
+    of the class where there are not as many as updates.
     """
-    alike = sorted((one for one in patterns.updates if one.name == update.name), key=lambda one: -one.ops)
+    of_lists = on_device and is_in_passes(update)
+    alike = [one for one in patterns.updates if one.name == update.name]
+    alike = [one for one in alike if faster_form(one, on_device=on_device) is not None]
+    alike.sort(key=lambda one: -((one.device_ns or 0) if of_lists else one.ops))
     facts = [one for one in (rank.optimizers if rank is not None else ()) if one.kind == update.name]
-    slow = [one for one in facts if not (one.fused or one.foreach)]
-    alike = [one for one in alike if faster_form(one) is not None]
-    facts = sorted(slow or facts, key=lambda one: -one.tensors)
+    slow = [one for one in facts if not one.fused and (of_lists or not one.foreach)]
+    facts = sorted(slow or facts, key=lambda one: -(one.elements if of_lists else one.tensors))
     return [facts[alike.index(update)]] if len(facts) == len(alike) and update in alike else facts
 
 

@@ -55,7 +55,7 @@ _TOUCHED, _CALLS = tuple(2**power for power in (16, 18, 20, 21, 22, 23)), 12
 #: Layers of the backward that is timed so, and what the profiler records of a node with one op: the node, its function
 #: and the op.
 _LAYERS, _ROWS = 8, 3
-#: A number below the smallest normal one of float32, 1.2e-38; and how often a product with and without it is repeated.
+#: A number below the smallest normal one of float32, 1.2e-38; and how often an op with and without it is visited.
 _SUBNORMAL, _VISITS = 1e-40, 5
 #: Tables of ops that work in blocks, so that a larger one is never slower unless it was disturbed.
 _IN_BLOCKS = ("products", "convolutions", "depths")
@@ -214,15 +214,18 @@ def _turns(rows: list[list[TimedOps]], threads: int, budget_s: float) -> _Turns:
 
 
 def _times_with_subnormals() -> float:
-    """How many times as long a product of this thread takes where a tenth of its input are subnormal numbers."""
+    """How many times as long a product, or multiplications, take this thread with a tenth of subnormal input."""
     given, weight = torch.ones(1000, 64), torch.ones(64, 96)
     with_subnormals = given.clone()
     with_subnormals[:, ::10] = _SUBNORMAL
-    usual, slowed = (_Timed(partial(torch.mm, one, weight), 1) for one in (given, with_subnormals))
-    for _ in range(_VISITS):
-        usual.visit()
-        slowed.visit()
-    return slowed.seconds / usual.seconds
+    ratios = []
+    for op, other in ((torch.mm, weight), (torch.mul, given)):
+        usual, slowed = (_Timed(partial(op, one, other), 1) for one in (given, with_subnormals))
+        for _ in range(_VISITS):
+            usual.visit()
+            slowed.visit()
+        ratios.append(slowed.seconds / usual.seconds)
+    return max(ratios)
 
 
 def _overheads(row_ns: float) -> dict[str, CallOverheads]:

@@ -18,6 +18,7 @@ def show_share(samples: int, total: int, share: float) -> bool:
         return True
     if samples < FEW_SAMPLES:
         return False
+    total = max(total, samples)  # a damaged file may hold fewer
     found, per = samples / total, _CERTAIN**2 / total
     low = (found + per / 2 - math.sqrt(per * (found * (1 - found) + per / 4))) / (1 + per)
     return low >= share

@@ -165,8 +165,9 @@ def short_run(*rows: LineRow, rank: Rank | None = None, **parts: Any) -> dict[st
     lines = [often(5, 3 * MS), often(6, 0), of_line(7, 2 * MS, 2 * MS)]
     every = mean_step(forward=10, backward=2)
     shares = OpShares(shares={"forward": 0.5, "backward": 1.0})
-    facts = {"source": source(*lines), "every": every, **parts}
-    known = Lines(period_ns=10 * MS, steps=10, rows=rows, traced=facts.pop("traced", ()))
+    at = tuple(traced(line, False, "f") for line in (5, 6, 8))
+    facts = {"source": source(*lines), "every": every, "traced": at, **parts}
+    known = Lines(period_ns=10 * MS, steps=10, rows=rows, traced=facts.pop("traced"))
     works = measure_host_work(known, facts["source"], 10, facts["every"], shares=shares, rank=rank)
     return {work.kind: work for work in works}
 
@@ -221,6 +222,24 @@ def test_a_long_line_without_samples_may_be_a_library_s() -> None:
     assert short_run(row(7, {"torch.nn": 8}), source=step) == {}
     assert short_run(row(5, {"torch.optim": 1}, "f"), row(7, {"torch.nn": 8}), source=step) == {}
     assert short_run(row(5, {"": 1}, "f"), row(7, {"torch.nn": 8}), source=step)["python"].host_ns == 3 * MS
+
+
+def test_a_line_whose_phase_is_not_known_is_left_out() -> None:
+    assert short_run(row(7, {"torch.nn": 8}), traced=()) == {}
+
+
+def test_python_of_a_function_that_waits_or_logs_is_part_of_that() -> None:
+    waits = short_run(row(9, {"": 6}, "f", waiting={"": 6}), row(7, {"torch.nn": 4}))
+    logs = short_run(row(9, {"logging": 2}, "f"), row(7, {"torch.nn": 8}))
+
+    assert [*waits] == ["waiting"]
+    assert [*logs] == ["logging"]
+
+
+def test_a_line_of_ops_is_none_however_much_following_it_took() -> None:
+    of_ops = msgspec.structs.replace(of_line(5, 40 * MS, MS, "f"), following_ns=35 * MS)
+
+    assert short_run(row(7, {"torch.nn": 8}), source=source(of_ops)) == {}
 
 
 def test_a_line_that_is_in_other_phases_too_calls_a_framework() -> None:

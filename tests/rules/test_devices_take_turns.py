@@ -22,7 +22,6 @@ TURNS = DeviceTurns(
     shared_steps=10,
     dependent_steps=10,
     copies=20,
-    copied_ns=10 * MS,
     at=Location(file="model.py", line=40, function="forward"),
 )
 

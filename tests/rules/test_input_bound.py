@@ -208,6 +208,19 @@ def test_objects_of_a_manager_that_the_training_process_asks_for_are_no_reason_f
     assert waits.change != made
 
 
+def test_no_more_workers_are_set_where_those_there_are_wait_for_a_manager(build: Any) -> None:
+    made = Location(file="train.py", line=31, function="Manager(...)")
+    fetch = msgspec.structs.replace(line(10, "Reviews.__getitem__", 60), worker="Reviews", within={SHARED: 60})
+    lines = Lines(period_ns=MS, steps=40, rows=(fetch,))
+
+    [finding] = build.findings(
+        input_bound, build.step(100, data=60, forward=40), build.rank(workers=1, calls={"Manager": (made,)}), lines
+    )
+
+    assert (finding.change, finding.edit) == (made, None)
+    assert "would hide" not in finding.message
+
+
 def test_workers_are_not_advised_where_they_would_hide_nothing(build: Any) -> None:
     step = build.step(100, data=30, forward=70)
 

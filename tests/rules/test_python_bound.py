@@ -67,7 +67,13 @@ def test_a_device_that_is_idle_once_per_step_waits_for_the_function_that_runs(bu
 
     assert (finding.cost_ns, finding.saving_low_ns, finding.saving_high_ns) == (40 * MS, 0, 40 * MS)
     assert finding.spent.line == 24
-    assert finding.message.startswith("Device 0 waits 40.0 ms of the 100 ms step (40%) while free_memory runs Python")
+    assert "waits 40.0 ms of the 100 ms step (40%) while the host is in Python, in free_memory, and" in finding.message
+
+
+def test_samples_of_a_run_stand_before_the_frames_of_a_trace(build: Any) -> None:
+    lines = Lines(period_ns=MS, steps=40, rows=())
+
+    assert build.findings(python_bound, build.traced_step(100), idle_once_per_step(build), lines) == []
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from perfkit._location import Location
@@ -149,6 +150,43 @@ def test_on_a_device_each_op_over_lists_is_a_pass_over_memory_and_a_fused_update
     assert (finding.saving_low_ns, finding.saving_high_ns) == (16 * MS, 26 * MS)
     assert "each a pass over the memory of all parameters" in finding.message
     assert finding.advice == "torch.optim.Adam(..., fused=True)."
+
+
+def made(line: int, elements: int, *, foreach: bool | None = None) -> OptimizerFacts:
+    at = Location(file="train.py", line=line, function="Adam(...)")
+    return msgspec.structs.replace(facts(160, elements), created_at=at, foreach=foreach)
+
+
+def test_each_of_two_updates_of_lists_is_changed_where_its_own_optimizer_is_made(build: Any) -> None:
+    updates = lists_of_adam(device_ns=20 * MS), lists_of_adam(device_ns=40 * MS)
+    rank = build.rank(optimizers=(made(10, 4_000), made(11, 2_000)))
+    device = build.device(1000, compute=990)
+
+    found = build.findings(unfused_optimizer, build.traced_step(100), build.patterns(updates=updates), device, rank)
+
+    assert [(finding.saving_high_ns // MS, finding.change.line) for finding in found] == [(13, 11), (26, 10)]
+
+
+@pytest.mark.parametrize(("foreach", "advised"), [(None, "fused=True)."), (True, "fused=True, foreach=False).")])
+def test_a_fused_update_is_not_advised_beside_lists_that_were_asked_for(
+    build: Any, foreach: bool | None, advised: str
+) -> None:
+    rank = build.rank(optimizers=(made(10, 4_000, foreach=foreach),))
+    patterns, device = build.patterns(updates=(lists_of_adam(),)), build.device(1000, compute=990)
+
+    [finding] = build.findings(unfused_optimizer, build.traced_step(100), patterns, device, rank)
+
+    assert finding.advice.endswith(advised)
+
+
+def test_single_ops_beside_one_over_lists_are_no_passes(build: Any) -> None:
+    patterns = build.patterns(updates=(update(foreach=1.0, device_ns=40 * MS, kernels=2000.0),))
+
+    device = build.device(1000, compute=700, causes={"optimizer": 200})
+
+    [finding] = build.findings(unfused_optimizer, build.traced_step(100), patterns, device)
+
+    assert "pass over the memory" not in finding.message
 
 
 @pytest.mark.parametrize(

@@ -19,14 +19,15 @@ from perfkit.trace.intervals import Bools, Ints
 #: The share of a step from which compiling counts as that step's: what findings need too. A function that is only
 #: looked at, or one small kernel, takes less.
 _PART = 0.05
-#: Steps that compile, the program's first not counted: one of them is a function or a size that is met for once.
-_STEPS = 2
+#: Steps that compile, the program's first not counted: two of them may be functions or sizes that are met for once, as
+#: a second dimension that varies (chosen).
+_STEPS = 3
 
 
 def recompiles(trace: Trace, work: DeviceWork, starts: Ints, lengths: Ints, rows: Ints) -> Bools:
     """Which of these pieces of idle time, each in a host row (-1: none), are spent in compiling that recurs.
 
-    None where fewer than two steps compile, or where the last one does not: then it has ended. The first step of a
+    None where fewer than three steps compile, or where the last one does not: then it has ended. The first step of a
     program (number 0) compiles what it meets first; its pieces are none of them.
     """
     found = np.zeros(rows.size, bool)

@@ -51,7 +51,6 @@ def measure_turns(trace: Trace) -> DeviceTurns | None:
         shared_steps=_shared_steps(trace, works),
         dependent_steps=np.unique(of_step[depends]).size,
         copies=peers.size,
-        copied_ns=int(trace.duration_ns[peers].sum()),
         at=_place(trace, peers) or _place(trace, queued[queued >= 0]),
     )
 

@@ -116,9 +116,12 @@ class PythonFrames:
             return
         times = self._times
         functions = {function.code: function for function in self._functions if function.code >= 0}
-        during = (times.time_ns >= low) & (times.time_ns < high)
-        places, counts = np.unique(np.stack((times.code[during], times.line[during])), axis=1, return_counts=True)
-        for (code, line), count in zip(places.T.tolist(), counts.tolist(), strict=True):
+        # A row of depth 0 is where a line was left.
+        during = (times.time_ns >= low) & (times.time_ns < high) & (times.depth > 0)
+        lines = int(times.line.max(initial=0)) + 1
+        places, counts = np.unique(times.code[during].astype(np.int64) * lines + times.line[during], return_counts=True)
+        for place, count in zip(places.tolist(), counts.tolist(), strict=True):
+            code, line = divmod(place, lines)
             if (one := functions.get(code)) is not None:
                 yield Location(file=one.file, line=line, function=one.name, owner=one.owner), count
 

@@ -17,7 +17,7 @@ import msgspec
 from perfkit._code_owner import USER
 from perfkit._location import Location
 from perfkit.measures.host._event_loops import lines_around_the_model, waits_for_requests
-from perfkit.measures.host._followed_lines import FollowedLine, followed_lines
+from perfkit.measures.host._followed_lines import CALLS_OPS, FollowedLine, followed_lines
 from perfkit.measures.host._libraries import kind_of
 from perfkit.measures.results.host import HostKind, HostLine, HostWork, SourceLines
 from perfkit.measures.results.steps import MeanStep
@@ -25,10 +25,6 @@ from perfkit.measures.results.work import OpShares
 from perfkit.measures.sample_counts import show_share
 from perfkit.run.records import KNOWN_AT_ONCE, PHASES, LineRow, Lines, Phase, Rank, TracedLine
 
-#: A line with more than this share of its time in ops calls ops, and other rules examine it. Measured while torch's
-#: stacks were recorded, which the step for lines does without: a line of small ops has 25 to 60 % of its time in them,
-#: one call of a fused op over a list of parameters 13 %, a line that turns lists into a tensor less than 1 %.
-_CALLS_OPS = 0.05
 #: From this share of a function's host work on, all of it is of that kind: calls that release the interpreter lock (a
 #: write, a flush) draw samples from the lines around them.
 _JOINS = 0.2
@@ -107,19 +103,27 @@ def _followed_work(
     before: Mapping[tuple[str, int], bool],
     line_times: _LineTimes,
 ) -> Iterator[tuple[HostKind, HostWork]]:
-    """The work of kinds with too few samples, where the step for lines knows more of it."""
+    """The work of kinds with too few samples, where the step for lines knows more of it.
+
+    Without the lines of work that stays as sampled, and the functions that wait, log or save: their Python is of that.
+    """
+    stays = {kind: work for kind, work in works.items() if show_share(work.samples, total, _A_TENTH)}
+    lines = {(line.file, line.line) for work in stays.values() for line in work.lines}
+    apart = [work for kind, work in works.items() if kind not in ("python", "preprocessing")]
+    functions = {(line.file, line.function) for work in apart for line in work.lines}
     pieces: dict[HostKind, list[_Piece]] = defaultdict(list)
     for row, within, ns in followed:
+        if (row.file, row.line) in lines or (row.file, row.function) in functions:
+            continue
         before_model = before.get((row.file, row.line), False)
         if (kind := kind_of(within, before_model)) is not None:
             pieces[kind].append(_Piece(row, within, ns, before_model=before_model))
     for kind, found in pieces.items():
-        sampled = works.get(kind)
-        if sampled is not None and show_share(sampled.samples, total, _A_TENTH):
+        if kind in stays:
             continue
         work = _work(kind, found, total, lambda phase: 1.0, line_times)
-        lines = tuple(msgspec.structs.replace(line, samples=0) for line in work.lines)
-        yield kind, msgspec.structs.replace(work, samples=0, lines=lines, followed=True)
+        rows = tuple(msgspec.structs.replace(line, samples=0) for line in work.lines)
+        yield kind, msgspec.structs.replace(work, samples=0, lines=rows, followed=True)
 
 
 _Function = tuple[str, str | None]
@@ -142,7 +146,7 @@ class _LineTimes:
         self._in_engine = {
             (row.file, row.line)
             for row in traced
-            if row.gradients is not None and row.gradients.host_ns > _CALLS_OPS * row.host_ns
+            if row.gradients is not None and row.gradients.host_ns > CALLS_OPS * row.host_ns
         }
         for row in traced:
             for by in row.callers:
@@ -173,11 +177,11 @@ class _LineTimes:
             return 1.0 if self._source.complete and function in self._ran - self._vague else 0.0
         own, ops, total = times
         share = ops / own if own else 0.0
-        if share > _CALLS_OPS and (called := self._called_below(row)):
+        if share > CALLS_OPS and (called := self._called_below(row)):
             # On a busy machine samples of a function fall on the line that calls it, where an op releases the
             # interpreter lock: then the line counts with all that it called.
             share = (ops + sum(self._op_ns[function] for function in called)) / total if total else share
-        return 0.0 if share > _CALLS_OPS else 1.0 - share
+        return 0.0 if share > CALLS_OPS else 1.0 - share
 
     def _called_below(self, row: LineRow) -> set[_Function]:
         """The user's functions that a line calls, and all that these call."""

@@ -175,7 +175,6 @@ class DeviceTurns(msgspec.Struct, frozen=True, kw_only=True):
     shared_steps: int
     dependent_steps: int
     copies: int
-    copied_ns: int
     at: Location | None = None
 
 

@@ -142,9 +142,10 @@ class SourceLine(Location, frozen=True, kw_only=True):
 
     ``first_line`` is where the function begins. ``self_ns`` is host time in the line with the ops and libraries it
     called, ``total_ns`` with the user's functions that it called. ``ops`` are the ops it called itself (not those that
-    ops called), ``op_ns`` the host time in them, ``following_ns`` what following lines added to ``self_ns``,
-    ``launches`` and ``device_ns`` the device work that it put on a stream, ``syncs`` the calls in which it waited for
-    the device, for ``blocked_ns``; these are None in a trace without device work. ``allocations`` and
+    ops called), ``op_ns`` the host time in them, ``following_ns`` what following lines added to ``self_ns``.
+
+    ``launches`` and ``device_ns`` are the device work that it put on a stream, ``syncs`` the calls in which it waited
+    for the device, for ``blocked_ns``; these four are None in a trace without device work. ``allocations`` and
     ``allocated_bytes`` are None without memory events.
 
     ``backward_ns`` is host time of the autograd nodes that its ops made, ``backward_launches`` and

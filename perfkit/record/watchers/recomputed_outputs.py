@@ -11,6 +11,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -161,17 +162,19 @@ class RecomputedOutputWatch:
         return is_trained or _state_of(module) != frozen.state
 
     def _forget(self, frozen: _Frozen) -> None:
-        for key, known in self._modules.items():
+        for key, known in tuple(self._modules.items()):
             if frozen in known:
                 self._modules[key] = tuple(one for one in known if one is not frozen)
 
     @unseen
     def rows(self) -> tuple[RecomputedOutputs, ...]:
         """The calls of frozen modules with inputs that came again, those with most of them first."""
-        for one in {one for known in self._modules.values() for one in known if one.again}:
+        # Another thread than the one that trains may ask: what changes meanwhile is looked at the next time.
+        for one in {one for known in tuple(self._modules.values()) for one in known if one.again}:
             module = one.reference()
-            if module is not None and self._is_changed(one, module):
-                self._forget(one)
+            with suppress(RuntimeError):
+                if module is not None and self._is_changed(one, module):
+                    self._forget(one)
         found = [
             RecomputedOutputs(
                 file=at.file,
@@ -184,7 +187,7 @@ class RecomputedOutputWatch:
                 again=one.again,
                 called_from=one.called_from,
             )
-            for known in self._modules.values()
+            for known in tuple(self._modules.values())
             for one in known
             if one.rows >= _FEW and one.again and (at := one.called_at) is not None
         ]

@@ -117,9 +117,8 @@ def check(
     loader = loader._replace(restarted=loader.restarted and is_in_loader(hottest))
     waits = waits_inside(hottest)
     hidden_ns, assumption = _hidden(step, wait.ns, loader, workers, processor, waits=waits)
-    if loader.manager is not None and not loader.num_workers and asks_manager(hottest):
-        hidden_ns, assumption = 0, "workers, which wait for the manager's process,"
-    minimum, assumption = _minimum(step, cost, loader, hidden_ns, assumption)
+    shared = loader.manager is not None and asks_manager(hottest)
+    minimum, assumption = _minimum(step, cost, loader, 0 if shared else hidden_ns, assumption)
     # A batch that costs less than one from a worker: no setting of a loader makes it cheaper.
     cheap = not (step.on_device or loader.num_workers or hidden_ns) and wait.ns < HANDOVER_NS
     ready = cheap or (workers is not None and workers.keep_up)
@@ -127,7 +126,7 @@ def check(
     if (fetch_ns := _needless_ns(step, wait.ns, loader, workers)) is not None:
         yield _needless(step, wait, loader, workers, fetch_ns)
         return
-    beside = _beside(cost, wait.ns, hidden_ns, loader)
+    beside = "" if shared else _beside(cost, wait.ns, hidden_ns, loader)
     alone, draws = _CHEAP if cheap else _HANDOVER, "" if unavoidable else _draws(hottest, lines)
     advised = MAX_WORKERS if waits or (workers is not None and workers.wait_inside) else processor.workers
     yield step.finding(
@@ -141,7 +140,7 @@ def check(
             f"{_cause(step.percent(wait.ns), loader, hottest, unavoidable, beside)}."
         ),
         advice=alone if unavoidable else draws + _advice(loader, advised, hottest, hidden_ns),
-        edit=None if unavoidable or draws or reads_archive(hottest) else _edit(loader, advised, hidden_ns),
+        edit=None if unavoidable or draws or shared or reads_archive(hottest) else _edit(loader, advised, hidden_ns),
         confidence="low" if unavoidable else "high" if step.typical is not None else "medium",
         evidence=(
             Evidence.ms("waiting for data", wait.ns, wait.source),

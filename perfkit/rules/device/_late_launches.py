@@ -41,12 +41,16 @@ class LateLaunches(NamedTuple):
         return sum(self.causes.values()) if self.is_habit else 0
 
 
+def is_habit(device: DeviceTime) -> bool:
+    """Whether the host launches late again and again, and not in a few single events."""
+    return device.late_gaps >= _GAPS and device.late_gaps > _GAPS_PER_STEP * device.steps
+
+
 def late_launches(step: DeviceStepBudget) -> LateLaunches:
     """The idle time of the step in which the host was busy launching."""
     device = step.device
     causes = {cause: step.of_device(device.causes.get(cause, 0)) for cause in LATE_LAUNCHES}
-    is_habit = device.late_gaps >= _GAPS and device.late_gaps > _GAPS_PER_STEP * device.steps
-    return LateLaunches(causes, device.late_gaps, is_habit, _spent(device))
+    return LateLaunches(causes, device.late_gaps, is_habit(device), _spent(device))
 
 
 def _spent(device: DeviceTime) -> Location | None:

@@ -53,8 +53,8 @@ _MANY = 0.01
 _SLOW = 4.0
 #: The share of the cost that is saved at least (chosen).
 _MINIMUM = 0.5
-#: A product that takes less than so many times as long with subnormal numbers is none that they slow down (chosen: a
-#: recent EPYC takes 1.0 times as long, a Xeon 15 times).
+#: A machine whose ops take less than so many times as long with subnormal numbers is not slowed by them (chosen:
+#: products take 1.0 times as long on a recent EPYC, 15 times on a Xeon).
 _SLOWED = 2.0
 #: So many times longer an op takes at most, times the share of subnormal elements in its inputs: 150 was measured in a
 #: product, and the share is the mean of a line's ops. What takes longer has another reason.

@@ -34,7 +34,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit._format import ms
-from perfkit._location import Location
 from perfkit.findings import AdvisedEdit, Evidence, Finding
 from perfkit.ledger.faster_updates import Form, UpdateTimes, facts_of, faster_form, is_in_passes, update_on_host
 from perfkit.ledger.rows import LATE, Selector
@@ -92,11 +91,15 @@ def check(
             found = update_on_host(update, form, patterns, step, rank, limits, shares)
             if form == "lists" and found.in_ops < _MIN_IN_OPS * found.now:
                 continue
+        of_lists = step.device is not None and is_in_passes(update)
         low, cost = found.now - found.at_most, found.now - found.at_least
         if step.is_negligible(low):
             continue
-        made_at = _made_at(update, patterns, rank) if update.body is None else None
-        edit = AdvisedEdit.of(made_at, **{form: True}) if update.body is None and form != "lists" else None
+        facts = facts_of(update, patterns, rank, on_device=step.device is not None) if update.body is None else []
+        made_at = to_edit(rank, next((one.created_at for one in facts), None), "optim") if facts else None
+        # torch refuses fused=True beside foreach=True.
+        other = {"foreach": False} if form == "fused" and any(one.foreach for one in facts) else {}
+        edit = AdvisedEdit.of(made_at, **{form: True}, **other) if update.body is None and form != "lists" else None
         source = f"{patterns.source}, per step"
         kernels = [Evidence.ms("its kernels", update.device_ns, source)] if update.device_ns is not None else []
         yield step.finding(
@@ -108,13 +111,13 @@ def check(
             change=made_at,
             edit=edit,
             message=(
-                f"{update.name} makes {update.ops:.0f} ops per step{_PASSES if is_in_passes(update) else ''}: "
+                f"{update.name} makes {update.ops:.0f} ops per step{_PASSES if of_lists else ''}: "
                 f"{_SAVES[form]} saves up to {ms(cost)}."
             ),
             advice=(
                 "Update lists of tensors (torch._foreach_add_ ...) instead of looping over parameters."
                 if form == "lists"
-                else f"torch.optim.{update.name}(..., {form}=True)."
+                else f"torch.optim.{update.name}(..., {form}=True{', foreach=False' if other else ''})."
             ),
             evidence=(
                 Evidence("ops of the optimizer", round(update.ops, 1), "", source),
@@ -134,12 +137,6 @@ _SAVES: dict[Form, str] = {
     "foreach": "one call over all parameters",
     "lists": "an update of lists",
 }
-
-
-def _made_at(update: OptimizerUpdate, patterns: Patterns, rank: Rank | None) -> Location | None:
-    """The line that makes the optimizer, or the Trainer's argument that names it."""
-    made = (one.created_at for one in facts_of(update, patterns, rank))
-    return to_edit(rank, next(made, None), "optim")
 
 
 def _on_device(update: OptimizerUpdate, device: DeviceTime, step: StepBudget) -> UpdateTimes:

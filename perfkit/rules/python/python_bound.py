@@ -19,11 +19,12 @@ Fix: one call over all items, less often, or next to the training.
     if step % 100 == 0:                                      # a metric that people read
         report(edit_distance(...))
 
-In a trace of a device it shows where the device is idle in each step, in one or a few long gaps, while the host is in
-Python of one of your functions: frames are recorded with `with_stack=True`.
+In a trace of torch.profiler alone (`with_stack=True`) it shows where a device is idle in each step, in a few long gaps,
+while the host is in Python of one of your functions: from nothing to all of that time is saved.
 
-Saving: at most all of that time, with the error of sampling and a quarter more, because samples miss some of the Python
-right before an op. At least 85% of it: the vectorized form takes some time too. Both shares were chosen.
+Saving: of sampled time at most all, with the error of sampling and a quarter more, because samples miss some of the
+Python right before an op. At least 85% of it: the vectorized form takes some time too. Both shares were chosen. Of time
+in the step for lines half as much at least.
 
 Source: time is sampled every 10 ms outside windows; of a run too short for that, it is that of the step for lines. That
 step shows which lines call ops, too: one that is inside its ops for more than 5% of its time is not counted. The
@@ -46,6 +47,7 @@ from perfkit.measures.results.loop import LoopTime
 from perfkit.rules._host_work import confidence_in, evidence_of, work_of
 from perfkit.rules._loops import is_in_rollout
 from perfkit.rules._places import call_in_loop, interval_of, is_method, repeats_in_call
+from perfkit.rules.device._late_launches import is_habit
 from perfkit.run.records import Lines
 
 ID = "python-bound"
@@ -59,9 +61,6 @@ FOLLOWS_AT_LINE = ("saved-views",)
 
 #: The share that one vectorized call still takes at most: chosen, the six loops of many-small-ops left 3 to 7%.
 _REMAINS = 0.15
-#: Gaps per step up to which each is an event of its own and no habit of launching late: chosen, below the two dozen of
-#: launch-bound in a window of eight steps.
-_FEW_GAPS = 3
 #: The share that samples miss, as an error: chosen, three programs saved 1.07, 1.31 and 1.38 times the sampled time.
 _UNSEEN = 0.25
 
@@ -72,7 +71,7 @@ def check(
     """Find the user's own Python in the step."""
     work = work_of(works, "python")
     if work is None:
-        if step.device is not None and not works:
+        if step.device is not None and lines is None:
             yield from _while_idle(step, step.device)
         return
     cost = min(step.wall_ns, step.of_mean(work.host_ns))
@@ -109,7 +108,7 @@ def check(
 
 def _while_idle(step: StepBudget, device: DeviceTime) -> Iterator[Finding]:
     """Find Python in which the device is idle once or a few times per step; many short gaps are launch-bound's."""
-    if device.late_gaps > _FEW_GAPS * device.steps:
+    if is_habit(device):
         return
     idle = [one for one in device.idle if one.cause == "python" and one.at is not None and one.gaps >= device.steps]
     longest = max(idle, key=lambda one: one.ns, default=None)
@@ -123,13 +122,10 @@ def _while_idle(step: StepBudget, device: DeviceTime) -> Iterator[Finding]:
         saving=(0, cost),
         spent=longest.at,
         message=(
-            f"Device {device.device} waits {step.shown(cost)} while {shown_function(longest.at)} runs Python and "
-            "launches nothing."
+            f"Device {device.device} waits {step.shown(cost)} while the host is in Python, in "
+            f"{shown_function(longest.at)}, and launches nothing."
         ),
-        advice=(
-            f"Do the work of {shown_function(longest.at)} less often, before the training, or in another process; "
-            "leave out gc.collect() and reports that nobody reads."
-        ),
+        advice="Do what runs there less often, before the training, or in another process.",
         confidence="medium",
         evidence=(
             Evidence.ms("idle", cost, f"device {device.device}, while the host is in Python's frames"),

@@ -103,7 +103,8 @@ class MachineLimits(msgspec.Struct, frozen=True, kw_only=True):
         overheads: What starting an op costs by the memory that ops touch between two calls, which takes the caches from
             torch and Python: an op ("op"), Python's part in a call of one ("call"), and an op or a node of the backward
             that torch itself calls ("inner").
-        subnormals: How many times as long a product takes if a tenth of its input is subnormal numbers; 0: not known.
+        subnormals: How many times as long a product, or multiplications, take if a tenth of their input is subnormal
+            numbers: the larger of both; 0: not known.
         speed: The share (0 to 1) of these rates that the machine had in a run, by products; 1 as they were measured.
     """
 

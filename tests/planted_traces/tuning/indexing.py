@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from trace_chips import A100, BF16, BYTES
+from trace_chips import A100, BYTES, FP32
 from trace_machine import Machine
 from trace_timeline import Timeline
 
-NODES, EDGES, WIDTH, LAYERS = 16_000, 120_000, 1024, 3
+NODES, EDGES, WIDTH, LAYERS = 16_000, 60_000, 1024, 3
 
 
 def messages_taken_by_indexing(line: Timeline) -> None:
@@ -20,7 +20,7 @@ def messages_taken_by_index_select(line: Timeline) -> None:
 
 def _train(line: Timeline, *, by_indexing: bool) -> None:
     m = Machine(line, A100)
-    # Wide layers between the exchanges: products are most of a step.
+    # Wide layers in bfloat16 between the exchanges, which are in float32: products are most of a step.
     wide = 4 * WIDTH
 
     def layer(number: int) -> None:
@@ -52,8 +52,8 @@ def _take(m: Machine, number: int, *, by_indexing: bool) -> None:
     """The forward: as many bytes are read as are written, in pieces of a row."""
     name = "aten::index" if by_indexing else "aten::index_select"
     given = {"Sequence number": number, "Input Dims": [[NODES, WIDTH], [] if by_indexing else [EDGES]]}
-    given["Input type"] = [BF16, "" if by_indexing else "long int"]
-    kernel = "index_elementwise_kernel<128, 4>" if by_indexing else "indexSelectLargeIndex<c10::BFloat16, long>"
+    given["Input type"] = [FP32, "" if by_indexing else "long int"]
+    kernel = "index_elementwise_kernel<128, 4>" if by_indexing else "indexSelectLargeIndex<float, long>"
     with m.op(name, **given):
         _moving(m, f"void at::native::{kernel}", passes=2)
 
@@ -63,7 +63,7 @@ def _add_up(m: Machine, number: int, *, by_indexing: bool) -> None:
     op = "aten::_index_put_impl_" if by_indexing else "aten::index_add_"
     index = [] if by_indexing else [EDGES]
     given = {"Input Dims": [[NODES, WIDTH], index, [EDGES, WIDTH], [], []]}
-    given["Input type"] = [BF16, "" if by_indexing else "long int", BF16, "Scalar", "Scalar"]
+    given["Input type"] = [FP32, "" if by_indexing else "long int", FP32, "Scalar", "Scalar"]
     # The engine's nodes are written here: they bear the number of the op that made them.
     outer, m.node = m.node, None
     m.line.now += 3
@@ -73,14 +73,14 @@ def _add_up(m: Machine, number: int, *, by_indexing: bool) -> None:
             if by_indexing:
                 for _ in range(4):
                     m.launch("void cub::DeviceRadixSortOnesweepKernel<long>", 24, **m.shape(EDGES / 2048, 256, 32))
-                _moving(m, "void at::native::indexing_backward_kernel<c10::BFloat16, 4>", passes=9)
+                _moving(m, "void at::native::indexing_backward_kernel<float, 4>", passes=9)
             else:
-                _moving(m, "void at::native::indexFuncLargeIndex<c10::BFloat16, long>", passes=3)
+                _moving(m, "void at::native::indexFuncLargeIndex<float, long>", passes=3)
         m.line.now += 1
     m.node = outer
 
 
 def _moving(m: Machine, kernel: str, *, passes: float) -> None:
     size = EDGES * WIDTH
-    lasts = 3 + passes * size * BYTES[BF16] / (m.chip.bandwidth * 1e3 * 0.8)
+    lasts = 3 + passes * size * BYTES[FP32] / (m.chip.bandwidth * 1e3 * 0.8)
     m.launch(kernel, lasts, **m.shape(size / 1024, 256, 48))

@@ -4,7 +4,7 @@ Problem: compiled code is valid for what it was compiled for: shapes, Python num
 in every step, every step compiles, which takes a hundred to many thousand times as long as running.
 
 How it shows: graphs are still compiled in the second half of the run's steps, in at least one of twenty, or four times.
-In a trace alone: the device is idle while something is compiled in at least two steps, the last one included and the
+In a trace alone: the device is idle while something is compiled in at least three steps, the last one included and the
 program's first not counted. Compiling in the first steps is normal for torch.compile.
 
 Causes: a length that differs in every batch with `dynamic=False`; a Python number that the model increments

@@ -339,7 +339,7 @@ def _carved(pieces: Pieces, of: Union, cause: int) -> Pieces:
 
 
 def _of_recompiling(trace: Trace, work: DeviceWork, pieces: Pieces) -> Pieces:
-    """The pieces, in which compiling that recurs is no first use."""
+    """The pieces, where compiling that recurs has a cause of its own in place of first use."""
     row = np.where(pieces.cause == CODE["first use"], pieces.row, -1)
     again = recompiles(trace, work, pieces.starts, pieces.ends - pieces.starts, row)
     return pieces._replace(cause=np.where(again, CODE["recompiling"], pieces.cause))

@@ -1,9 +1,9 @@
 """Python of the user's by the step for lines, where a run was too short for samples.
 
-That step knows each line, and how long it took without ops. It is one step, and a slower one. So the lines of a phase
-take no longer than is left of it outside of its ops, by the clock and the window, and all of them no longer than the
-thread had a processor outside of ops: a line that sleeps has none. Which library a line called is known of its samples
-alone: without any it counts where it runs so often, each time for so short, that the Python is its own.
+That step shows how long each line took without ops. It is one step, and a slow one. So the time of a phase's lines is
+limited to what the phase takes outside of ops, by the clock and the window, and the time of all lines to the processor
+time of the thread outside of ops: a line that sleeps uses none. Only samples show which library a line called. A line
+without samples counts if each of its runs is so short that it calls none that works for long.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from perfkit.run.records import PHASES, LineRow, Lines, Phase, Rank, TracedLine
 CALLS_OPS = 0.05
 #: The phases in which lines of the user's run that a rule on Python may be about.
 _OF_LINES: frozenset[Phase] = frozenset({"forward", "other", "callbacks", "logging", "checkpoint"})
-#: A line without samples takes no longer than so many times what following it does, 30 µs (chosen): an optimizer's
-#: step, a Trainer or a file takes longer.
+#: A line without samples counts only if its Python takes at most this many times what following it takes, about 30 µs
+#: each time (chosen): calls of an optimizer, a Trainer or a file take longer.
 _SHORT = 20
 
 
@@ -49,8 +49,8 @@ def followed_lines(
 ) -> tuple[FollowedLine, ...]:
     """The user's lines that call no ops, with their time per step; () where the step for lines cannot say.
 
-    ``python_share`` is the share of a line's own time outside of ops, ``joined`` the phase for which the clock and the
-    lines agree.
+    ``python_share`` is the share of a line's own time outside of ops, 0 for one that calls ops or a backward;
+    ``joined`` is the phase for which the clock and the lines agree.
     """
     if source is None or not source.complete or every is None or shares is None:
         return ()

@@ -34,11 +34,9 @@ _WAITS = 0.4
 #: Clock and samples of a phase differ by less than this factor where both saw the same steps: of 20 samples the error
 #: is a fifth. Where they differ more, the samples include steps that the mean leaves out because they compiled.
 _SAME_TIME = 1.5
-
-
-#: Of so many samples a tenth of the step has ten, which is enough to say how long it takes.
-_FEW_OF_ALL = 100
-_A_TENTH = 0.1
+#: A run with fewer samples than this has fewer than ten in a tenth of the step, which is the least cost of a warning:
+#: too few to say how long it takes.
+_FEW_OF_ALL, _A_TENTH = 100, 0.1
 
 
 class _Piece(NamedTuple):

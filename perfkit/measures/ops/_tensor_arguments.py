@@ -43,7 +43,7 @@ class TensorArgumentReader:
         return np.append(has, False)[field.codes[np.searchsorted(self._rows, rows)]]
 
     def dims(self, row: int) -> list[Any]:
-        """The shapes of all arguments of an op, as the trace has them: of what is no tensor an empty list."""
+        """The shapes of all arguments of an op, as in the trace; an empty list for an argument that is not a tensor."""
         at = self._codes[bisect_left(self._row_list, row)][0] if self.any else -1
         found = self._fields["Input Dims"].values[at] if at >= 0 else None
         return found if isinstance(found, list) else []

@@ -114,11 +114,12 @@ def check(
         return
     in_workers = loader.dataset if loader.num_workers and not (loader.starts or loader.restarted) else None
     hottest = fetch_line(lines, source_lines, in_workers) if lines is not None else None
-    loader = loader._replace(restarted=loader.restarted and is_in_loader(hottest))
+    loader = loader._replace(
+        restarted=loader.restarted and is_in_loader(hottest), manager=loader.manager if asks_manager(hottest) else None
+    )
     waits = waits_inside(hottest)
     hidden_ns, assumption = _hidden(step, wait.ns, loader, workers, processor, waits=waits)
-    shared = loader.manager is not None and asks_manager(hottest)
-    minimum, assumption = _minimum(step, cost, loader, 0 if shared else hidden_ns, assumption)
+    minimum, assumption = _minimum(step, cost, loader, hidden_ns, assumption)
     # A batch that costs less than one from a worker: no setting of a loader makes it cheaper.
     cheap = not (step.on_device or loader.num_workers or hidden_ns) and wait.ns < HANDOVER_NS
     ready = cheap or (workers is not None and workers.keep_up)
@@ -126,7 +127,7 @@ def check(
     if (fetch_ns := _needless_ns(step, wait.ns, loader, workers)) is not None:
         yield _needless(step, wait, loader, workers, fetch_ns)
         return
-    beside = "" if shared else _beside(cost, wait.ns, hidden_ns, loader)
+    beside = _beside(cost, wait.ns, hidden_ns, loader)
     alone, draws = _CHEAP if cheap else _HANDOVER, "" if unavoidable else _draws(hottest, lines)
     advised = MAX_WORKERS if waits or (workers is not None and workers.wait_inside) else processor.workers
     yield step.finding(
@@ -140,7 +141,7 @@ def check(
             f"{_cause(step.percent(wait.ns), loader, hottest, unavoidable, beside)}."
         ),
         advice=alone if unavoidable else draws + _advice(loader, advised, hottest, hidden_ns),
-        edit=None if unavoidable or draws or shared or reads_archive(hottest) else _edit(loader, advised, hidden_ns),
+        edit=None if unavoidable or draws or reads_archive(hottest) else _edit(loader, advised, hidden_ns),
         confidence="low" if unavoidable else "high" if step.typical is not None else "medium",
         evidence=(
             Evidence.ms("waiting for data", wait.ns, wait.source),
@@ -277,6 +278,9 @@ def _minimum(step: StepBudget, cost: int, loader: LoaderUse, hidden_ns: int, ass
     elif loader.starts:
         ns = round(_LESS_WORK * cost)
         assumption = "workers that stay: a third is left for the first batch of each epoch"
+    elif loader.manager is not None:
+        ns = round(_LESS_WORK * cost)
+        assumption = "objects in the process that reads them: a third is left for the batches themselves"
     elif hidden_ns < _LESS_WORK * cost and not loader.num_workers:
         ns, assumption = round(_LESS_WORK * cost), f"less work; {assumption} hide {ms(hidden_ns)}"
     if step.device is not None:
@@ -295,7 +299,7 @@ def _change(
     """
     if reads_archive(hottest):
         return None
-    if loader.manager is not None and asks_manager(hottest):
+    if loader.manager is not None:
         return loader.manager
     if loader.restarted and hottest is not None:
         return hottest.at
@@ -308,7 +312,7 @@ def _change(
 
 def _edit(loader: LoaderUse, advised: int, hidden_ns: int) -> AdvisedEdit | None:
     """The arguments of the loader that `_advice` names."""
-    if loader.restarted:
+    if loader.restarted or loader.manager is not None:
         return None
     keep = {} if loader.persistent_workers else {"persistent_workers": True}
     if loader.starts:
@@ -322,7 +326,7 @@ def _beside(cost: int, wait_ns: int, hidden_ns: int, loader: LoaderUse) -> str:
     """What workers alone would hide, or what those that there are take from the steps."""
     if loader.num_workers:
         return f", and training waits another {ms(cost - wait_ns)} for cores that these use" if cost > wait_ns else ""
-    is_partial = 0 < hidden_ns < _LESS_WORK * cost and not loader.restarted
+    is_partial = 0 < hidden_ns < _LESS_WORK * cost and not loader.restarted and loader.manager is None
     return f"; workers alone would hide {ms(hidden_ns)}" if is_partial else ""
 
 
@@ -348,7 +352,7 @@ def _advice(loader: LoaderUse, advised: int, hottest: LineRow | None, hidden_ns:
             "Read the arrays of the .npz file once, in __init__: each access reads and decompresses a whole array. Or "
             "save them as .npy, and open that with np.load(..., mmap_mode='r')."
         )
-    if loader.manager is not None and asks_manager(hottest):
+    if loader.manager is not None:
         return (
             "Keep the objects in the process that reads them: a dict, an array, or a tensor in shared memory. Each "
             "access to one of a Manager's asks its process, and copies the answer; workers wait for the same process."

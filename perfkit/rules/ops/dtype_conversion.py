@@ -40,7 +40,7 @@ from perfkit.measures.results.patterns import DtypeConversions, Patterns
 
 ID = "dtype-conversion"
 CLAIMS = (ON_DEVICE,)
-#: A softmax in float32 between the products of an attention goes with them.
+#: One fused call of an attention also removes the conversion for its softmax in float32.
 FOLLOWS_AT_LINE = ("attention-unfused",)
 
 #: Conversions of a weight for each of its gradients that make a repeat: autocast makes one (derived).

@@ -53,7 +53,7 @@ _MANY = 0.01
 _SLOW = 4.0
 #: The share of the cost that is saved at least (chosen).
 _MINIMUM = 0.5
-#: A machine whose ops take less than so many times as long with subnormal numbers is not slowed by them (chosen:
+#: Nothing is reported where a machine's ops take less than this many times as long with subnormal numbers (chosen:
 #: products take 1.0 times as long on a recent EPYC, 15 times on a Xeon).
 _SLOWED = 2.0
 #: So many times longer an op takes at most, times the share of subnormal elements in its inputs: 150 was measured in a

@@ -14,6 +14,7 @@ import itertools
 import socket
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -49,9 +50,10 @@ _VISIT_S = 0.002
 #: Whether a thread's own processor time is known to a microsecond (on Windows only to 16 ms). It is the time of an op
 #: on one thread, without the time in which other programs had the core.
 _THREAD_CLOCK = time.get_clock_info("thread_time").resolution <= 1e-6
-#: Bytes that an op touches before a call: from the smallest cache to beyond a second-level one, and the calls timed
-#: after each. Together they take a second.
-_TOUCHED, _CALLS = tuple(2**power for power in (16, 18, 20, 21, 22, 23)), 12
+#: Bytes that an op touches before a call: from the smallest cache to beyond a second-level one; the calls timed after
+#: each in a row; and how often all sizes have their turn, since a processor's speed changes by half within a tenth of a
+#: second. Together they take half a second.
+_TOUCHED, _CALLS, _TURNS = tuple(2**power for power in (16, 18, 20, 21, 22, 23)), 3, 16
 #: Layers of the backward that is timed so, and what the profiler records of a node with one op: the node, its function
 #: and the op.
 _LAYERS, _ROWS = 8, 3
@@ -229,34 +231,50 @@ def _times_with_subnormals() -> float:
 
 
 def _overheads(row_ns: float) -> dict[str, CallOverheads]:
-    """What a call costs after an op that touches memory, by the size of that: the fastest tenth of the calls.
+    """What a call costs after an op that touches memory, by the size of that: the fastest calls of each turn.
 
     ``row_ns`` is what an op or a node costs that torch itself calls, with all that it needs in the caches.
     """
     element, leaf = torch.ones(1), torch.ones(1, requires_grad=True)
+    memories = [torch.ones(size // 4) for size in _TOUCHED]
+    kinds: list[Callable[[Tensor], list[float]]] = [
+        partial(_after, element.neg_),
+        partial(_after, leaf.neg),
+        partial(_backward_after, layers=_LAYERS),
+        partial(_backward_after, layers=0),
+    ]
+    times: dict[tuple[int, int], list[float]] = defaultdict(list)
+    with torch.enable_grad():
+        for _ in range(_TURNS):
+            for size, memory in zip(_TOUCHED, memories, strict=True):
+                for kind, timed in enumerate(kinds):
+                    times[size, kind].append(min(timed(memory)))
     found: dict[str, list[CallOverhead]] = {"op": [], "call": [], "inner": []}
     warm_s = 0.0
-    with torch.enable_grad():
-        for size in _TOUCHED:
-            memory = torch.ones(size // 4)
-            op_s, node_s = (_after(run, memory) for run in (element.neg_, leaf.neg))
-            found["op"].append(CallOverhead(size, op_s * 1e9))
-            found["call"].append(CallOverhead(size, max(0.0, node_s - op_s) * 1e9))
-            backward_s = _backward_after(memory, _LAYERS) - _backward_after(memory, 0)
-            warm_s = warm_s or backward_s
-            slowed = max(1.0, backward_s / warm_s) if warm_s > 0 else 1.0
-            found["inner"].append(CallOverhead(size, row_ns * slowed))
+    for size in _TOUCHED:
+        op, node, with_layers, without = (times[size, kind] for kind in range(len(kinds)))
+        found["op"].append(CallOverhead(size, min(op) * 1e9))
+        found["call"].append(CallOverhead(size, max(0.0, _difference(node, op)) * 1e9))
+        layers_s = _difference(with_layers, without)
+        warm_s = warm_s or layers_s
+        slowed = max(1.0, layers_s / warm_s) if warm_s > 0 else 1.0
+        found["inner"].append(CallOverhead(size, row_ns * slowed))
     return {name: tuple(rows) for name, rows in found.items()}
 
 
-def _after(run: Callable[[], Any], memory: Tensor) -> float:
+def _difference(longer: list[float], shorter: list[float]) -> float:
+    """Between times of the same turns, at one speed of the processor: the median, which few delays change."""
+    return sorted(one - other for one, other in zip(longer, shorter, strict=True))[len(longer) // 2]
+
+
+def _after(run: Callable[[], Any], memory: Tensor) -> list[float]:
     times = []
     for _ in range(_CALLS):
         memory.abs_()
         begin = time.perf_counter()
         run()
         times.append(time.perf_counter() - begin)
-    return sorted(times)[_CALLS // 10]
+    return times
 
 
 class _Touch(torch.autograd.Function):
@@ -273,7 +291,7 @@ class _Touch(torch.autograd.Function):
         return gradient, None
 
 
-def _backward_after(memory: Tensor, layers: int) -> float:
+def _backward_after(memory: Tensor, layers: int) -> list[float]:
     """The backward through small linear layers, where ``memory`` is touched `_LAYERS` times in it."""
     given, weight = torch.ones(4, 16, requires_grad=True), torch.ones(16, 16, requires_grad=True)
     times = []
@@ -286,7 +304,7 @@ def _backward_after(memory: Tensor, layers: int) -> float:
         begin = time.perf_counter()
         torch.autograd.grad(end, (given, weight) if layers else given)
         times.append(time.perf_counter() - begin)
-    return sorted(times)[_CALLS // 10]
+    return times
 
 
 def _backward_of(nodes: int) -> Callable[[], Any]:

@@ -88,8 +88,9 @@ class LoopOps(NamedTuple):
 
     ``functions`` are those that only this loop calls, with the loop's own. ``slow_ns`` is the time of rows that are far
     from their limit or whose ops are small, of ``total_ns``, and ``python_ns`` what of that is outside of ops;
-    ``limit_ns`` is what these rows take at their limit. ``before_model`` is whether it runs before any module,
-    ``recurrent`` whether it is a recurrence (see `_is_recurrence`), and ``carries`` is `TracedLine.loop_carries`.
+    ``limit_ns`` is what these rows take at their limit where one iteration does the work of all, with the overhead of
+    one. ``before_model`` is whether it runs before any module, ``recurrent`` whether it is a recurrence (see
+    `_is_recurrence`), and ``carries`` is `TracedLine.loop_carries`.
     """
 
     at: Location
@@ -137,7 +138,7 @@ def ops_of_loops(lines: Lines, ledger: Ledger, small_ns: float) -> Iterator[Loop
             total_ns=sum(row.ns for row in here),
             slow_ns=sum(row.ns for row in slow),
             python_ns=sum(row.ns for row in slow if row.owner == "python"),
-            limit_ns=sum(row.limit_ns or 0 for row in slow),
+            limit_ns=sum(_limit_at_once(row, iterations) for row in slow),
             before_model=all(row.before_model for row in rows),
             recurrent=recurrent,
             carries=any(row.loop_carries for row in rows),
@@ -175,6 +176,10 @@ def _is_in(row: LedgerRow, body: set[tuple[str, int]], called: set[Function]) ->
     if at is None or row.owner not in ("computing", "op overhead", "python"):
         return False
     return (at.file, at.line or 0) in body or (at.file, at.function) in called
+
+
+def _limit_at_once(row: LedgerRow, iterations: int) -> int:
+    return (row.limit_ns or 0) // (max(1, iterations) if row.bound == "overhead" else 1)
 
 
 def _is_slow(row: LedgerRow, small_ns: float) -> bool:

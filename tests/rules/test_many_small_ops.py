@@ -311,6 +311,19 @@ def test_a_layer_for_each_slice_is_a_loop_where_the_ledger_has_it_far_from_its_l
     assert by_ledger(build, traced, *rows_of_loop(limit_ms=7)) == []
 
 
+def test_one_call_costs_the_overhead_of_one_iteration_so_that_a_loop_of_mostly_overhead_saves_nearly_all(
+    build: Any,
+) -> None:
+    computing, overhead, other = rows_of_loop(limit_ms=0.2)
+    computing = msgspec.structs.replace(computing, ns=MS)
+    overhead = msgspec.structs.replace(overhead, ns=9 * MS, limit_ns=9 * MS, bound="overhead")
+
+    [finding] = by_ledger(build, lines(line_of(22, 48, 21, "forward")), computing, overhead, other)
+
+    assert finding.cost_ns == round(10 * MS * 47 / 48)
+    assert finding.saving_low_ns == pytest.approx(0.7 * finding.cost_ns, rel=0.01)
+
+
 def test_ops_of_a_function_that_only_the_loop_calls_are_the_loops(build: Any) -> None:
     inner = msgspec.structs.replace(
         line_of(50, 48, None, "update"), callers=(Location(file="model.py", line=22, function="forward"),)

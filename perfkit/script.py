@@ -9,6 +9,7 @@ import sys
 import traceback
 import types
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from perfkit._patches import Patches
 from perfkit._stderr import print_message
 from perfkit.errors import Interrupted, PerfkitError, UsageError
 from perfkit.profiler import profile
+from perfkit.record.hooks.loop_rounds import with_counted_loops
 from perfkit.run.rank_writer import write_record
 from perfkit.run.records import AppliedChanges
 from perfkit.spawned_ranks import record_spawned_ranks
@@ -192,8 +194,13 @@ def _run_file(script: str) -> None:
     main.__dict__.update(__file__=script, __builtins__=__builtins__, __cached__=None)
     sys.modules["__main__"] = main
     with open(script, "rb") as file:
-        # As its loader compiles a module: without this module's __future__ imports.
-        code = SourceFileLoader("__main__", script).source_to_code(file.read(), script)
+        source: Any = file.read()
+    if not _env.disabled():
+        with suppress(SyntaxError, RecursionError, ValueError):  # compiling it says what is wrong
+            source, loops = with_counted_loops(source, script)
+            main.__dict__.update(loops)
+    # As its loader compiles a module: without this module's __future__ imports.
+    code = SourceFileLoader("__main__", script).source_to_code(source, script)
     exec(code, main.__dict__)
 
 

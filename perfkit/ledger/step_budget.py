@@ -122,12 +122,14 @@ class StepBudget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def subject(self) -> str:
-        """What takes the time, with its verb: ``A step takes``, ``A call of Planner takes``."""
+        """What takes the time, with its verb: ``A step takes``, ``A call of Planner takes``, and others."""
         if self.per != "step":
             return "The program without its imports takes" if self.per == "program" else "The recording lasts"
         by = self.counted_by
         if by is not None and by.module is not None:
             return f"A call of {by.module} takes"
+        if by is not None and by.by == "round" and by.called_at is not None:
+            return f"A round of the loop at line {by.called_at.line} takes"
         return "A step (one backward) takes" if by is not None and by.by == "backward" else "A step takes"
 
     # -- scaling: every time below is per step of this budget, in ns

@@ -7,7 +7,9 @@ from perfkit.run.records import StartedBy
 
 def no_step(started_by: StartedBy) -> str:
     """Why no step was seen, and what marks steps in a program that was started this way."""
+    rounds = ""
     if started_by == "perfkit run":
+        rounds = ", nor goes round in the script itself for more than a second"
         mark = (
             "to mark its steps, add `with perfkit.profile() as prof:` around the loop and iterate over prof.steps(...)"
         )
@@ -15,5 +17,5 @@ def no_step(started_by: StartedBy) -> str:
         mark = "mark where steps end with prof.steps(iterable) or prof.step()"
     return (
         "no step was seen: the loop was not reached, or it neither reads from a DataLoader, nor updates weights, nor "
-        f"calls a module several times; {mark}"
+        f"calls a module several times{rounds}; {mark}"
     )

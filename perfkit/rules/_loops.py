@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from perfkit._location import Location
 from perfkit.ledger.ledger import NEAR_LIMIT, Ledger
 from perfkit.ledger.rows import LedgerRow
+from perfkit.ledger.step_budget import MAJORITY
 from perfkit.run.records import Lines, ModuleCalls, TracedLine
 
 #: (file, function).
@@ -86,6 +87,7 @@ def _is_at(row: TracedLine, place: Location) -> bool:
 class LoopOps(NamedTuple):
     """The ops of one loop in the ledger, their backward included; times in ns per step.
 
+    ``rounds`` is how often the loop begins anew, each time with a part of the ``iterations``.
     ``functions`` are those that only this loop calls, with the loop's own. ``slow_ns`` is the time of rows that are far
     from their limit or whose ops are small, of ``total_ns``, and ``python_ns`` what of that is outside of ops;
     ``limit_ns`` is what these rows take at their limit where one iteration does the work of all, with the overhead of
@@ -96,6 +98,7 @@ class LoopOps(NamedTuple):
     at: Location
     functions: frozenset[Function]
     iterations: int
+    rounds: int
     ops: float
     total_ns: int
     slow_ns: int
@@ -118,13 +121,14 @@ def ops_of_loops(lines: Lines, ledger: Ledger, small_ns: float) -> Iterator[Loop
     for row in lines.traced:
         if row.owner == "user" and row.loop_line is not None and row.phase not in _NOT_LOOKED_AT:
             loops[row.file, row.function, row.loop_line].append(row)
-    for (file, function, line), rows in loops.items():
+    for (file, function, line), own in loops.items():
+        rows = [*own, *_nested(own, loops, ledger)]
         body = {(file, row.line) for row in rows if row.line != line}
         called = _only_called_from(body, lines)
         below = [row for row in lines.traced if (row.file, row.function) in called]
         here = [row for row in ledger.rows if _is_in(row, body, called)]
         # A call in a comprehension is one run of its line, and several of the function that it calls.
-        iterations = max((row.runs for row in rows if row.line != line), default=0)
+        iterations, rounds = _runs(own)
         calls = [one for row in (*rows, *below) for one in row.modules]
         recurrent = bool(calls) and function.endswith("forward") and _is_recurrence(calls, iterations, here)
         if calls and not recurrent:
@@ -134,15 +138,45 @@ def ops_of_loops(lines: Lines, ledger: Ledger, small_ns: float) -> Iterator[Loop
             at=Location(file=file, line=line, function=function, owner="user"),
             functions=frozenset({(file, function), *called}),
             iterations=iterations,
+            rounds=rounds,
             ops=sum(row.count or 0.0 for row in here if row.owner == "op overhead"),
             total_ns=sum(row.ns for row in here),
             slow_ns=sum(row.ns for row in slow),
             python_ns=sum(row.ns for row in slow if row.owner == "python"),
-            limit_ns=sum(_limit_at_once(row, iterations) for row in slow),
-            before_model=all(row.before_model for row in rows),
+            limit_ns=sum(_limit_at_once(row, rounds / max(1, iterations)) for row in slow),
+            before_model=all(row.before_model for row in own),
             recurrent=recurrent,
-            carries=any(row.loop_carries for row in rows),
+            carries=any(row.loop_carries for row in own),
         )
+
+
+def _runs(loop: Sequence[TracedLine]) -> tuple[int, int]:
+    """(iterations of a loop, how often it begins): its statement runs once more than its body, each time."""
+    iterations = max((row.runs for row in loop if row.line != row.loop_line), default=0)
+    return iterations, max(1, sum(row.runs for row in loop if row.line == row.loop_line) - iterations)
+
+
+def _nested(
+    loop: Sequence[TracedLine], loops: Mapping[tuple[str, str, int], Sequence[TracedLine]], ledger: Ledger
+) -> list[TracedLine]:
+    """The lines of loops that each iteration of ``loop`` begins, of which none has most of its time."""
+    first, (iterations, _) = loop[0], _runs(loop)
+    nested = [
+        rows
+        for (file, function, line), rows in loops.items()
+        if (file, function) == (first.file, first.function)
+        and line > (first.loop_line or 0)
+        and _runs(rows)[1] == iterations
+    ]
+    times = [_ns_at(rows, ledger) for rows in nested]
+    if max(times, default=0) > MAJORITY * (sum(times) + _ns_at(loop, ledger)):
+        return []
+    return [row for rows in nested for row in rows]
+
+
+def _ns_at(rows: Sequence[TracedLine], ledger: Ledger) -> int:
+    places = {(row.file, row.line) for row in rows}
+    return sum(row.ns for row in ledger.rows if row.at is not None and (row.at.file, row.at.line) in places)
 
 
 def _is_recurrence(calls: Sequence[ModuleCalls], iterations: int, rows: Sequence[LedgerRow]) -> bool:
@@ -178,8 +212,8 @@ def _is_in(row: LedgerRow, body: set[tuple[str, int]], called: set[Function]) ->
     return (at.file, at.line or 0) in body or (at.file, at.function) in called
 
 
-def _limit_at_once(row: LedgerRow, iterations: int) -> int:
-    return (row.limit_ns or 0) // (max(1, iterations) if row.bound == "overhead" else 1)
+def _limit_at_once(row: LedgerRow, share: float) -> int:
+    return round((row.limit_ns or 0) * (share if row.bound == "overhead" else 1.0))
 
 
 def _is_slow(row: LedgerRow, small_ns: float) -> bool:

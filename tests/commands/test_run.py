@@ -9,6 +9,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -277,6 +278,36 @@ def test_a_program_without_a_loop_is_told_why_nothing_was_found(cli: Any, tmp_pa
 
     assert done.returncode == 0
     assert "no step was seen: the loop was not reached" in done.stderr
+
+
+def test_a_program_without_a_model_has_the_rounds_of_its_loop_as_steps(cli: Any, tmp_path: Path) -> None:
+    text = """
+        import torch
+
+        def refit(factors, counts):
+            for row in range(24):
+                weights = counts[row]
+                left = (factors * weights[:, None]).T @ factors + torch.eye(16)
+                factors[row] = torch.linalg.solve(left, factors.T @ weights)
+
+        def main():
+            factors, counts = torch.rand(64, 16), torch.rand(24, 64)
+            for day in range(1200):
+                refit(factors, counts)
+
+        if __name__ == "__main__":
+            main()
+    """
+    done = cli("run", "--out", "x", script(tmp_path, textwrap.dedent(text).lstrip()))
+
+    assert done.returncode == 0, done.stderr
+    rank = read_run(tmp_path / "x").ranks[0]
+    boundary = rank.rank.step_boundary
+    assert (boundary.by, boundary.called_at.line, boundary.called_at.function) == ("round", 11, "main")
+    assert len(rank.steps) > 100
+    verdict = " ".join(done.stderr.split())
+    assert "A round of the loop at line 11 takes" in verdict
+    assert re.search(r"1 many-small-ops \S+:4 ", verdict)
 
 
 def test_a_kill_at_any_moment_leaves_a_run_that_can_be_diagnosed(cli: Any, tmp_path: Path) -> None:

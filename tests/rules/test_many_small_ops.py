@@ -324,6 +324,41 @@ def test_one_call_costs_the_overhead_of_one_iteration_so_that_a_loop_of_mostly_o
     assert finding.saving_low_ns == pytest.approx(0.7 * finding.cost_ns, rel=0.01)
 
 
+def test_a_loop_that_begins_forty_times_keeps_forty_iterations(build: Any) -> None:
+    traced = lines(line_of(21, 240, 21, "forward"), line_of(22, 200, 21, "forward"))
+
+    [finding] = by_ledger(build, traced, *rows_of_loop(limit_ms=1))
+
+    assert finding.cost_ns == round(10 * MS * 160 / 200)
+
+
+def test_short_loops_that_each_iteration_begins_are_its_own_unless_one_has_most_of_the_time(build: Any) -> None:
+    outer = (line_of(21, 49, 21, "forward"), line_of(22, 48, 21, "forward"))
+    inner = (line_of(24, 144, 24, "forward"), line_of(25, 96, 24, "forward"))
+    computing, overhead, other = rows_of_loop(limit_ms=0.5)
+    at = Location(file="model.py", line=25, function="forward", owner="user")
+    inside = msgspec.structs.replace(computing, ns=4 * MS, at=at)
+
+    [finding] = by_ledger(build, lines(*outer, *inner), computing, overhead, inside, other)
+    assert (finding.spent.line, finding.cost_ns) == (21, round(14 * MS * 47 / 48))
+
+    most = msgspec.structs.replace(inside, ns=40 * MS)
+    [finding] = by_ledger(build, lines(*outer, *inner), computing, overhead, most, other, others_ms=30)
+    assert (finding.spent.line, finding.cost_ns) == (24, 20 * MS)
+
+
+def test_of_a_loop_that_needs_its_own_results_the_loop_in_it_that_does_not_is_named(build: Any) -> None:
+    outer = msgspec.structs.replace(line_of(12, 10, 11, "integrate"), loop_carries=True)
+    inner = msgspec.structs.replace(
+        line_of(22, 48, 21, "forward"), callers=(Location(file="model.py", line=12, function="integrate"),)
+    )
+
+    [finding] = by_ledger(build, lines(outer, inner), *rows_of_loop(limit_ms=1))
+
+    assert finding.spent.line == 21
+    assert "one call over the whole tensor" in finding.advice
+
+
 def test_ops_of_a_function_that_only_the_loop_calls_are_the_loops(build: Any) -> None:
     inner = msgspec.structs.replace(
         line_of(50, 48, None, "update"), callers=(Location(file="model.py", line=22, function="forward"),)

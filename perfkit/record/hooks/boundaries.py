@@ -3,7 +3,7 @@
 An update of the weights ends a step: an optimizer's, or in a program that has no optimizer the backward, after which
 the program updates them by itself. A step that reads from a loader lasts until the fetch that follows the update, so an
 accumulated step is one step. Where update after update comes without a fetch (a cached ``list(loader)``), each ends a
-step. In a program that does neither, a call of its model is a step.
+step. In a program that does neither, a call of its model is a step; and where it calls none, a round of its loop.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import torch
 
 from perfkit._callsite import find_callsite
 from perfkit.record.clock.step_clock import StepClock
+from perfkit.record.hooks import loop_rounds
+from perfkit.record.hooks.loop_rounds import ChosenLoop, CountedLoop
 from perfkit.record.input_slices import InputSlices
 from perfkit.record.live_objects import instances_of, subclasses_of
 from perfkit.record.program_values import is_tensor
@@ -31,6 +33,8 @@ _AFTER_LAST = 2
 #: Calls of modules before they stand for steps: a program that trains has called a backward by then, or has made an
 #: optimizer.
 _CALLS = 8
+#: Where rounds of a loop are steps, and in one of them (chosen): the loop is over then.
+_CALLS_IN_ROUND = 64
 #: Between two fetches of a loop that works with its batches, more time passes than this: an op of torch takes some
 #: microseconds, a model several of them, and appending a batch to a list a tenth of one.
 COLLECTED_NS = 20_000
@@ -84,6 +88,8 @@ class StepBoundaries:
         self._slices = InputSlices()
         #: The optimizers that stepped inside the running backward.
         self._stepped_inside: list[int] = []
+        #: The loop whose rounds are steps.
+        self._loop = ChosenLoop(self._shows_no_steps)
 
     @property
     def kind(self) -> BoundaryKind | None:
@@ -93,13 +99,15 @@ class StepBoundaries:
     @property
     def trains(self) -> bool:
         """Whether the program has called a backward or an optimizer."""
-        return bool(self._backwards or self.stepped or self._kind not in (None, "module"))
+        return bool(self._backwards or self.stepped or self._kind not in (None, "module", "round"))
 
     @property
     def record(self) -> StepBoundary | None:
         """What ends the steps now, with the model where that is its calls."""
         if self.kind is None:
             return None
+        if self.kind == "round" and self._loop.loop is not None:
+            return StepBoundary(by="round", called_at=self._loop.loop.at)
         if self.kind != "module":
             return StepBoundary(by=self.kind)
         return StepBoundary(by="module", sliced=self._slices.share, items=self._slices.items, **self._model)
@@ -230,7 +238,9 @@ class StepBoundaries:
                 self.close("backward")
         elif self.root() is not None and not self._trains:
             self._close_at_call(module, inputs)
-        elif self._calls >= _CALLS and (self.exhausted or not (self.has_loader or self.evaluating)):
+        elif self._calls >= (_CALLS if self._loop.loop is None else _CALLS_IN_ROUND) and (
+            self.exhausted or not (self.has_loader or self.evaluating)
+        ):
             if self._trains is None:
                 self._trains = has_optimizer()
             if not self._trains:
@@ -263,6 +273,29 @@ class StepBoundaries:
             "training": bool(model.training),
             "called_at": called_at.at if called_at is not None else None,
         }
+
+    # -- rounds of loops
+
+    def before_round(self, loop: CountedLoop) -> None:
+        """A round of a loop begins, and no phase is open."""
+        if self.trains or not self.active:
+            loop_rounds.leave()
+            return
+        others = self.has_loader or self.evaluating or self.root() is not None
+        if others or not self._clock.running:
+            return
+        if (step := self._loop.step_at(loop)) is None:
+            return
+        self._calls = 0
+        if step == "ends":
+            self.close("round", "predict")
+        else:
+            self._kind = "round"
+            self._clock.start()
+
+    def _shows_no_steps(self) -> bool:
+        """Whether rounds of a loop may be steps: a program that holds an optimizer will train."""
+        return not has_optimizer()
 
     def finish(self) -> None:
         """Close the last step if it is complete."""

@@ -2,14 +2,14 @@
 
 These places are patched; `detach` undoes all:
 
-- ``_BaseDataLoaderIter.__next__`` (a class attribute; the name is private and stable, a test fails when
-  it moves): every fetch from a DataLoader, whose iterator stays torch's own object;
+- ``_BaseDataLoaderIter.__next__`` (a class attribute; a test fails when the private name moves): every fetch from a
+  DataLoader, whose iterator stays torch's own object;
 - ``torch.autograd.backward`` (a module attribute that ``Tensor.backward`` looks up at each call) and ``grad``;
-- calls of modules from outside of any other: see `RootCalls`;
+- calls of modules from outside of any other (`RootCalls`), and rounds of the script's loops (`loop_rounds`);
 - the public global optimizer hooks, and ``GradScaler.step``, which skips the optimizer after an overflow.
 
-Never hooks on modules: global forward hooks cost 46 % of the forward, backward hooks 576 % (measured on
-301 modules; they drop torch's fast path for every module).
+Never hooks on modules: global forward hooks cost 46 % of the forward, backward hooks 576 % (of 301 modules; they drop
+torch's fast path for every module).
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from perfkit._code_owner import own_work
 from perfkit.ranges import dynamo
 from perfkit.record.clock.step_clock import StepClock
+from perfkit.record.hooks import loop_rounds
 from perfkit.record.hooks.boundaries import COLLECTED_NS, StepBoundaries
 from perfkit.record.hooks.closures import Closures
 from perfkit.record.hooks.constructions import watch_constructions
 from perfkit.record.hooks.loop_observer import LoopObserver
 from perfkit.record.hooks.root_calls import RootCalls
+from perfkit.record.hooks.scaler_steps import ScalerSteps
 from perfkit.record.program_values import is_tracing
 from perfkit.run.records import Mode, StepBoundary
 
@@ -75,6 +78,7 @@ class LoopHooks(LoopObserver):
         self._on_epoch_end, self._on_evaluation, self._on_thread = on_epoch_end, on_evaluation, on_thread
         self._fetches = self._engines = self._optimizing = 0
         self._closures = Closures(clock)
+        self._scaler_steps = ScalerSteps(self._is_scaler_step, self._optimizer_begins, self._optimizer_ends)
         self._loaders: dict[int, Mode] = {}
         self._doubted: int | None = None
         self._doubted_since: list[int] | None = None
@@ -101,17 +105,19 @@ class LoopHooks(LoopObserver):
         patches.wrap(_BaseDataLoaderIter, "__next__", self._timed_fetch)
         patches.wrap(torch.autograd, "backward", self._timed_backward)
         patches.wrap(torch.autograd, "grad", self._timed_grad)
-        patches.wrap(torch.amp.GradScaler, "step", self._timed_scaler_step)
+        patches.wrap(torch.amp.GradScaler, "step", self._scaler_steps.timed)
         before_optimizer, after_optimizer = self._timed_optimizers()
         patches.add("torch.optim: step pre-hook", register_optimizer_step_pre_hook(before_optimizer).remove)
         patches.add("torch.optim: step post-hook", register_optimizer_step_post_hook(after_optimizer).remove)
         self._roots.attach()
+        loop_rounds.listen(self._at_round)
         self._clock.knows("backward", "optimizer")
 
     def detach(self) -> None:
         """Undo all patches."""
         super().detach()
         self._roots.detach()
+        loop_rounds.leave()
 
     def look_again(self) -> None:
         """See which modules are called after the first steps, too."""
@@ -130,10 +136,7 @@ class LoopHooks(LoopObserver):
         return True
 
     def _forget_broken_optimizer(self) -> None:
-        """Close an optimizer step that raised, for which torch calls no post hook.
-
-        Called where none can be open: at a fetch or a backward outside of a closure.
-        """
+        """Close an optimizer step that raised, for which torch calls no post hook; none can be open where it is called."""
         if self._optimizing and not self._closures.running:
             self._optimizing = 0
             self._clock.leave("optimizer")
@@ -263,6 +266,11 @@ class LoopHooks(LoopObserver):
                 self.on_graph(module)
         return None
 
+    @own_work
+    def _at_round(self, loop: loop_rounds.CountedLoop) -> None:
+        if get_ident() == self._thread and not self._fetches:
+            self._bounds.before_round(loop)
+
     # -- backward
 
     def _timed_backward(self, backward: Callable[..., None]) -> Callable[..., None]:
@@ -330,19 +338,6 @@ class LoopHooks(LoopObserver):
 
     # -- optimizer
 
-    def _timed_scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def step(scaler: Any, *args: Any, **kwargs: Any) -> Any:
-            if get_ident() != self._thread or not self._clock.running or self._optimizing:
-                return original(scaler, *args, **kwargs)
-            self._optimizer_begins(optimizer := args[0] if args else kwargs.get("optimizer"))
-            try:
-                return original(scaler, *args, **kwargs)
-            finally:
-                self._optimizer_ends(optimizer)
-
-        return step
-
     def _timed_optimizers(self) -> tuple[Callable[..., Any], Callable[..., None]]:
         clock, bounds = self._clock, self._bounds
         enter, leave = clock.meter("optimizer")
@@ -372,6 +367,9 @@ class LoopHooks(LoopObserver):
 
         dynamo.leave_out(before, after)
         return before, after
+
+    def _is_scaler_step(self) -> bool:
+        return get_ident() == self._thread and self._clock.running and not self._optimizing
 
     def _optimizer_begins(self, optimizer: Any) -> None:
         self._optimizing += 1

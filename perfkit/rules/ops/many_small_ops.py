@@ -51,7 +51,7 @@ from perfkit.ledger.rows import COMPUTING, PYTHON
 from perfkit.ledger.step_budget import MAJORITY, StepBudget
 from perfkit.measures.results.host import Ops, Repeat
 from perfkit.measures.results.work import StepWork
-from perfkit.rules._loops import ops_of_loops
+from perfkit.rules._loops import LoopOps, ops_of_loops
 from perfkit.run.records import Lines, TracedLine
 
 ID = "many-small-ops"
@@ -125,14 +125,16 @@ def _slow_loops(
     if None in known:
         return  # which loop that is was not found: it may be any
     seen = {(one.file, one.function) for one in known if one is not None}
-    loops = sorted(ops_of_loops(lines, ledger, small_ns), key=lambda one: -one.slow_ns)
-    for loop in loops:
-        cost = ledger.as_wall(loop.slow_ns * (1 - 1 / max(1, loop.iterations)))
+    loops = list(ops_of_loops(lines, ledger, small_ns))
+    # What carries may have a loop in it that does not, and in which most of its time passes: that one comes first.
+    for loop in sorted(loops, key=lambda one: (any(_is_most_of(inner, one) for inner in loops), -one.slow_ns)):
+        cost = ledger.as_wall(loop.slow_ns * (1 - loop.rounds / max(1, loop.iterations)))
         remains = max(ledger.as_wall(loop.limit_ns) / NEAR_LIMIT, _REMAINS[1] * cost)
         if loop.iterations < _REPEATS or loop.slow_ns < MAJORITY * loop.total_ns or step.is_negligible(cost - remains):
             continue
         # What Python does most of, and what makes the inputs, other rules know better.
-        if seen & loop.functions or loop.before_model or loop.python_ns > MAJORITY * loop.slow_ns:
+        of_python = loop.python_ns > max(MAJORITY * loop.slow_ns, loop.ops * _PYTHON_NS)
+        if seen & loop.functions or loop.before_model or of_python:
             continue
         seen |= loop.functions
         yield step.finding(
@@ -153,6 +155,12 @@ def _slow_loops(
                 Evidence.ms("the limit of that", loop.limit_ns, "the ledger"),
             ),
         )
+
+
+def _is_most_of(inner: LoopOps, loop: LoopOps) -> bool:
+    """Whether a loop that carries nothing is called by one that does, and has most of its time."""
+    called = inner.functions < loop.functions and loop.carries and not inner.carries
+    return called and inner.iterations >= _REPEATS and inner.slow_ns > MAJORITY * loop.slow_ns
 
 
 def _repeats(step: StepBudget, ops: Ops, lines: Lines | None, work: StepWork | None) -> Iterator[Finding]:

@@ -31,9 +31,10 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
 class StepBoundary(msgspec.Struct, frozen=True, kw_only=True):
     """What the steps of a run were counted by; ``module`` is the class of the model whose calls are steps.
 
-    ``training`` is whether that model was in training mode, ``called_at`` the line that called it, ``sliced`` the share
-    (0 to 1) of its first calls whose inputs were each the next part of the tensors of the call before; None: not known.
-    ``items`` are those of a collection that a loop goes through with one sample of one shape per call; None: none.
+    ``training`` is whether that model was in training mode, ``called_at`` the line that called it, or the loop whose
+    rounds are steps. ``sliced`` is the share (0 to 1) of its first calls whose inputs were each the next part of the
+    tensors of the call before; None: not known. ``items`` are those of a collection that a loop goes through with one
+    sample of one shape per call; None: none.
     """
 
     by: BoundaryKind

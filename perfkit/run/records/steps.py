@@ -38,9 +38,9 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 StepKind = Literal["timed", "warmup", "window", "lines", "ops", "memory", "dry"]
 
 #: What the steps of a run were counted by: marks of the program or its framework; fetches of a loader; updates of an
-#: optimizer; backwards, where the program updates its weights by itself; calls of a model; "program": no step was seen,
-#: and the whole program counts as one.
-BoundaryKind = Literal["marked", "loader", "optimizer", "backward", "module", "program"]
+#: optimizer; backwards, where the program updates its weights by itself; calls of a model; rounds of a loop; "program":
+#: no step was seen, and the whole program counts as one.
+BoundaryKind = Literal["marked", "loader", "optimizer", "backward", "module", "round", "program"]
 
 #: What a count, a time or an amount can be. A file that claims anything else was not written by perfkit, or is damaged.
 NotNegative = msgspec.Meta(ge=0, le=LARGEST)

@@ -136,7 +136,7 @@ class LoopHooks(LoopObserver):
         return True
 
     def _forget_broken_optimizer(self) -> None:
-        """Close an optimizer step that raised, for which torch calls no post hook; none can be open where it is called."""
+        """Close an optimizer step that raised (torch calls no post hook then); none can be open where it is called."""
         if self._optimizing and not self._closures.running:
             self._optimizing = 0
             self._clock.leave("optimizer")

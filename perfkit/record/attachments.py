@@ -359,7 +359,7 @@ class Attachments:
             steps=sampled_steps if steps else 1,
             rows=(*rows, *in_workers),
             traced=extras.lines,
-            rare_step=plan.rare.result,
+            rare_step=plan.rare.result or extras.rare_step,
             workers=workers,
             collected=self.garbage.lines(),
             constant_ops=extras.constant_ops,

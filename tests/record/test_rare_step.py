@@ -168,3 +168,23 @@ def test_a_traced_step_that_does_what_others_do_not_is_followed_by_another(tmp_p
     assert (kinds[6], kinds[7]) == ("lines", "lines")
     assert lines.traced
     assert not any(row.function.endswith("evaluate") for row in lines.traced)
+    # What the longer one did is known.
+    assert lines.rare_step is not None
+    assert (lines.rare_step.step, lines.rare_step.complete) == (6, True)
+    assert any(row.function.endswith("evaluate") for row in lines.rare_step.lines)
+
+
+def test_of_two_traced_steps_that_take_about_as_long_none_is_rare(tmp_path: Path) -> None:
+    model, scene = nn.Linear(4, 4), torch.randn(8, 4)
+    optimizer = torch.optim.SGD(model.parameters())
+    schedule = perfkit.schedule(wait=2, warmup=1, active=1, repeat=1)
+    with perfkit.profile(tmp_path / "run", schedule=schedule, quiet=True) as profiler:
+        for number in profiler.steps(range(20)):
+            model(scene).sum().backward()
+            optimizer.step()
+            time.sleep(0.2 if number in (6, 7) else 0.002)
+
+    lines = msgspec.json.decode((tmp_path / "run" / "rank-0" / "lines.json").read_bytes(), type=Lines)
+    kinds = {row.step: row.kind for row in rows_of(tmp_path / "run")}
+    assert (kinds[6], kinds[7]) == ("lines", "lines")
+    assert lines.rare_step is None

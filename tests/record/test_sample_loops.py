@@ -164,12 +164,20 @@ def by_a_function(model: Any) -> Any:
     return [embed(model, text).mean() for text in TEXTS]
 
 
+def by_the_numbers_of_its_items(model: Any) -> Any:
+    count, answers = len(TEXTS), [0.0] * len(TEXTS)
+    for i in range(count):
+        answers[i] = float(embed(model, TEXTS[i]).mean())
+    return [embed(model, TEXTS[i]) for i in range(count)]
+
+
 @pytest.mark.parametrize(
     "step",
     [
         lambda model: Ranker(model).scores(),
         in_a_comprehension,
         by_index,
+        by_the_numbers_of_its_items,
         with_a_gradient_each,
         with_another_line,
         by_a_function,
@@ -265,9 +273,30 @@ def in_batches(model: Any) -> Any:
         model(torch.tensor([text, text]))
 
 
+def some_of_them(model: Any) -> Any:
+    for i in range(5):
+        model(torch.tensor([TEXTS[i]]))
+
+
+def by_a_number_that_is_no_index(model: Any) -> Any:
+    count = len(TEXTS)
+    for i in range(count):
+        model(torch.tensor([[i, count]]))
+
+
+def the_same_one_again(model: Any) -> Any:
+    count, last = len(TEXTS), [1]
+    for i in range(count):
+        answer = model(torch.tensor([[*TEXTS[i], *last]]))
+        last = [int(answer.argmax()) % 10]
+
+
 @pytest.mark.parametrize(
     "step",
     [
+        some_of_them,
+        by_a_number_that_is_no_index,
+        the_same_one_again,
         decoding,
         decoding_a_list,
         with_a_cache,

@@ -153,7 +153,7 @@ _WORDS: dict[LoopUse, str] = {
     "warm-up": "the first steps",
     "checkpoint": "checkpoints",
     "test": "testing",
-    "predict": "prediction",
+    "predict": "steps without training",
 }
 
 

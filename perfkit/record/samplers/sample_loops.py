@@ -1,9 +1,10 @@
 """Whether a loop of the user's sends the items of a collection through a model one at a time, and none needs another.
 
 The line of the call stands in a ``for`` statement or a comprehension whose collection is there before the loop begins
-(a list, a tensor), what is passed follows from the item, and no answer flows into a later call. Where a name may carry
-an answer on, it is taken to do so: assignments, methods and functions that an answer is passed to, tests of an answer.
-A loop that stops early, yields, awaits, takes a step or starts a backward is not examined.
+(a list, a tensor, or ``range(n)`` whose numbers are the indices of one), what is passed follows from the item, and no
+answer flows into a later call. Where a name may carry an answer on, it is taken to do so: assignments, methods and
+functions that an answer is passed to, tests of an answer. A loop that stops early, yields, awaits, takes a step or
+starts a backward is not examined.
 
 Between the loop and the model may be functions that prepare one item and return an answer (``embed(text)``): those that
 change nothing but their own names, and read nothing that an answer flows into.
@@ -68,7 +69,7 @@ def _items(frame: FrameType, called: Any, reads: frozenset[str]) -> list[int]:
         for node in ast.walk(parsed(frame.f_code.co_filename))
         if isinstance(node, _Loop)
         and frame.f_code.co_firstlineno <= node.lineno <= line <= (node.end_lineno or 0)
-        and (length := _length(_iterated(node), scope)) is not None
+        and (length := _length(_iterated(node), scope) or _indexed(node, scope)) is not None
         and _is_independent(node, _Call(line, called, scope, reads))
     ]
 
@@ -116,6 +117,20 @@ def _length(node: ast.expr, scope: Mapping[str, Any]) -> int | None:
     # An array of numpy, which perfkit does not import.
     is_array = (type(value).__module__, type(value).__name__) == ("numpy", "ndarray") and value.ndim
     return len(value) if is_array or isinstance(value, _COLLECTIONS) else None
+
+
+def _indexed(loop: _Loop, scope: Mapping[str, Any]) -> int | None:
+    """The length of a collection whose items a loop over ``range(n)`` reads by its index; None: it does so of none."""
+    iterated = _iterated(loop)
+    target = loop.target if isinstance(loop, ast.For) else loop.generators[0].target
+    is_range = isinstance(iterated, ast.Call) and isinstance(iterated.func, ast.Name) and iterated.func.id == "range"
+    if not is_range or len(iterated.args) != 1 or not isinstance(target, ast.Name):
+        return None
+    [count] = iterated.args
+    length = count.value if isinstance(count, ast.Constant) else _value_of(_path(count), scope)
+    read = (one for one in ast.walk(loop) if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Load))
+    indexed = (one.value for one in read if isinstance(one.slice, ast.Name) and one.slice.id == target.id)
+    return length if type(length) is int and any(_length(one, scope) == length for one in indexed) else None
 
 
 def _value_of(path: str, scope: Mapping[str, Any]) -> Any:

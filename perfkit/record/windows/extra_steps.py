@@ -25,6 +25,7 @@ from perfkit.record.windows.model_ranges import trained_modules
 from perfkit.run.records import (
     ConstantOps,
     Phase,
+    RareStep,
     RebuiltBuffer,
     RepeatedOps,
     StepFlops,
@@ -69,8 +70,9 @@ class ExtraSteps:
         self.begun = False
         self._new_tracer = partial(LineTracer, phase, ended_at=ended_at)
         self._tracer = self._new_tracer()
-        #: The time of each step that was traced by line, and its lines; whether another one is to be traced.
-        self._traces: list[tuple[int, LineTracer]] = []
+        #: The time of each step that was traced by line, its number and lines; whether another one is to be traced.
+        self._traces: list[tuple[int, int, LineTracer]] = []
+        self._step = 0
         self._traces_again = False
         self._counter = FlopCounter(phase)
         self._constants = ConstantOpLog(phase)
@@ -97,7 +99,7 @@ class ExtraSteps:
         """A step that is no ordinary one has ended after this time; an ordinary one takes ``typical_ns``."""
         if self._current == "lines":
             wall_ns -= self._tracer.own_ns
-            self._traces.append((wall_ns, self._tracer))
+            self._traces.append((wall_ns, self._step, self._tracer))
             self._traces_again = wall_ns > _MUCH_LONGER * typical_ns > 0 and len(self._traces) < _TRACES
 
     def advance(self, step: int) -> StepKind | None:
@@ -118,6 +120,7 @@ class ExtraSteps:
             if self._remaining:
                 return self._current
             self.close()
+        self._step = step
         while self._todo and self._current is None and self._fits(step, _STEPS.get(self._todo[0], 1)):
             kind = self._todo.pop(0)
             if kind == "dry" and not self._dry():
@@ -186,7 +189,7 @@ class ExtraSteps:
                 self._note(problem)
             elif self._traces_again:
                 self._todo.insert(0, "lines")
-            self._tracer = min(self._traces, key=lambda trace: trace[0], default=(0, self._tracer))[1]
+            self._tracer = min(self._traces, key=lambda trace: trace[0], default=(0, 0, self._tracer))[-1]
         elif ending == "ops":
             self._end_count()
         elif ending == "memory" and self._memory is not None:
@@ -198,6 +201,16 @@ class ExtraSteps:
     def lines(self) -> tuple[TracedLine, ...]:
         """The lines of the traced step."""
         return self._tracer.rows()
+
+    @property
+    def rare_step(self) -> RareStep | None:
+        """The lines of the step that took much longer than the other one that was traced; None: none did."""
+        if len(self._traces) < _TRACES or self._current == "lines":
+            return None
+        (shorter_ns, _, _), (longer_ns, step, tracer) = sorted(self._traces, key=lambda trace: trace[0])
+        if longer_ns < _MUCH_LONGER * shorter_ns:
+            return None  # Python, which tracing slows
+        return RareStep(step=step, lines=tracer.rows(), complete=tracer.complete)
 
     @property
     def reads_padding(self) -> bool:

@@ -58,6 +58,16 @@ def test_the_longest_steps_are_foreseen_where_others_are_long_at_random() -> Non
     assert foreseen(times) == 120
 
 
+def test_many_steps_that_are_a_little_long_do_not_hide_the_rhythm_of_the_longest() -> None:
+    times = [25.0 if number % 3 else 10.0 for number in range(320)]
+    for number in (80, 160, 240):
+        times[number] = 2500.0
+    times[:40] = [10.0] * 40
+
+    assert foreseen([10.0] * 300 + times) == sys.maxsize  # no multiples of their distance
+    assert foreseen([10.0] * 320 + times) == 640
+
+
 def test_a_step_of_the_rhythm_that_a_window_took_does_not_end_it() -> None:
     forecast = RareStepForecast()
     for number, ms in enumerate(every(10, 400, 61)):

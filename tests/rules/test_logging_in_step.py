@@ -9,7 +9,7 @@ import msgspec
 from perfkit._location import Location
 from perfkit.findings import Finding
 from perfkit.rules.python import logging_in_step
-from perfkit.run.records import LineRow, Lines, Phase, StepInterval
+from perfkit.run.records import LineRow, Lines, ModuleCalls, Phase, RareStep, StepInterval, TracedLine
 
 MS = 1_000_000
 
@@ -98,3 +98,14 @@ def test_values_that_only_the_host_reads_are_found_in_the_function_that_computes
     assert findings(90) == []
     assert findings(33, 34, inputs=(call,)) == []
     assert findings() == []
+    # A rollout reads the answers of its policy, and only in the steps that have one.
+    asks = ModuleCalls(module="Policy", calls=50, host_ns=MS, builds_graph=False)
+    row = TracedLine(
+        file="train.py", line=32, function="Monitor.summarise", owner="user", phase="other", runs=50, host_ns=MS,
+        modules=(asks,),
+    )  # fmt: skip
+    rollout = msgspec.structs.replace(lines, rare_step=RareStep(step=40, lines=(row,)))
+    lines = rollout
+    assert findings(33, 34) == []
+    lines = msgspec.structs.replace(rollout, traced=(msgspec.structs.replace(row, modules=()),))
+    assert len(findings(33, 34)) == 1

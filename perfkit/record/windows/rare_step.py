@@ -21,8 +21,8 @@ _LONG = 1.5
 _TIMES, _FEW, _MUCH_LONGER = 4, 2, 5.0
 #: The share of all time that these take beyond the others; below it they are information only, see ``rare-steps``.
 _SHARE = 0.15
-#: Long steps that are kept, the newest ones; and steps of which the typical one is the median.
-_MAX_LONG, _MAX_TYPICAL = 4 * _TIMES, 255
+#: Steps of which the typical one is the median.
+_MAX_TYPICAL = 255
 #: Steps that are traced until one was long.
 _MAX_TRIES = 3
 #: Lines and calls of modules that are traced of a step: what it does goes on in the same way, and tracing so many takes
@@ -37,8 +37,9 @@ class RareStepForecast:
         #: The median time of a step; 0 before any has ended.
         self.typical_ns = 0.0
         self._walls: list[int] = []
-        #: Number and time of the long steps.
+        #: Number and time of the newest long steps, and of the newest among the longest: others may come in between.
         self._long: list[tuple[int, int]] = []
+        self._longest: list[tuple[int, int]] = []
         #: One step of the rhythm, and its period.
         self._rhythm: tuple[int, int] | None = None
 
@@ -50,13 +51,14 @@ class RareStepForecast:
             self.typical_ns = median(self._walls)
         if not self.is_long(max(walls)):
             return
-        self._long.extend((one.step, one.wall_ns) for one in closed if self.is_long(one.wall_ns))
-        del self._long[:-_MAX_LONG]
-        longest_ns = max(ns for _, ns in self._long)
-        self._rhythm = self._rhythm_above(0) or self._rhythm_above(longest_ns / 2)
+        new = [(one.step, one.wall_ns) for one in closed if self.is_long(one.wall_ns)]
+        self._long = [*self._long, *new][-_TIMES:]
+        longest = [*self._longest, *new]
+        half_ns = max(ns for _, ns in longest) / 2
+        self._longest = [(step, ns) for step, ns in longest if ns > half_ns][-_TIMES:]
+        self._rhythm = self._rhythm_of(self._long) or self._rhythm_of(self._longest)
 
-    def _rhythm_above(self, limit_ns: float) -> tuple[int, int] | None:
-        long = [(step, ns) for step, ns in self._long if ns > limit_ns][-_TIMES:]
+    def _rhythm_of(self, long: list[tuple[int, int]]) -> tuple[int, int] | None:
         if len(long) < _FEW:
             return None
         gaps = [after - step for (step, _), (after, _) in itertools.pairwise(long)]

@@ -76,11 +76,13 @@ def _values(step: MeanStepBudget, lines: Lines) -> Iterator[Finding]:
     """Functions that train nothing and compute values that they read: statistics of weights, of gradients."""
     read = {(at.file, at.line) for at in lines.host_reads}
     training = training_functions(lines)
+    asking = _asking_in_rare_steps(lines)
     total = sum(row.samples for row in lines.rows if row.worker is None)
     found: dict[Function, list[tuple[LineRow, int]]] = defaultdict(list)
     for row in lines.rows:
         samples = samples_of_reads(row)
         is_input = row.at in lines.training_inputs or row.called_from in lines.training_inputs
+        is_input |= (row.file, row.function) in asking
         if (row.file, row.line) in read and samples and not is_input and row.phase not in ("data", "validation"):
             found[row.file, row.function].append((row, samples))
     for function, rows in found.items():
@@ -104,3 +106,11 @@ def _values(step: MeanStepBudget, lines: Lines) -> Iterator[Finding]:
             confidence="high" if samples >= CERTAIN_SAMPLES else "medium",
             evidence=(Evidence.ms(f"time in {function[1]}", cost, f"{samples} samples of stacks"),),
         )
+
+
+def _asking_in_rare_steps(lines: Lines) -> set[Function]:
+    """Functions that only a rare step calls, where they ask models without gradients: a rollout reads the answers."""
+    rare = lines.rare_step.lines if lines.rare_step is not None else ()
+    always = {(row.file, row.function) for row in lines.traced}
+    calls = [((row.file, row.function), one) for row in rare for one in row.modules]
+    return {function for function, one in calls if not one.builds_graph} - always

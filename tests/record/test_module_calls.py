@@ -147,6 +147,37 @@ def test_a_call_without_a_graph_repeats_one_with_dropout_and_no_backward_follows
     assert [(calls.again, calls.again_backward) for calls in traced(step)] == [(0, False), (1, False)]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex64, torch.int64])
+def test_equal_numbers_in_another_memory_are_the_same_input_without_gradients_only(dtype: torch.dtype) -> None:
+    model, x, others = nn.Identity(), torch.ones(8, 4).to(dtype), torch.ones(8, 4).to(dtype)
+    others[7, 3] = 0
+
+    def step() -> None:
+        with torch.no_grad():
+            model(x.clone())
+            model(x.clone())
+            model(others)
+            model(others.conj())
+        model(x.clone())
+
+    assert [calls.again for calls in traced(step)] == [0, 1, 0, 1, 0]
+
+
+def test_a_module_that_draws_random_numbers_repeats_nothing_by_equal_numbers_either() -> None:
+    class Noisy(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.randn_like(x)
+
+    model = Noisy()
+
+    def step() -> None:
+        with torch.no_grad():
+            model(torch.ones(8, 4))
+            model(torch.ones(8, 4))
+
+    assert again(step) == 0
+
+
 def test_labels_of_the_first_call_are_no_part_of_its_input() -> None:
     class Model(nn.Module):
         def forward(self, words: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:

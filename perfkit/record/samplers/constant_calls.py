@@ -28,7 +28,8 @@ from perfkit._code_owner import USER, function_name, owner_of
 from perfkit._location import Location
 from perfkit._raised_signals import leave_to_program
 from perfkit.record.program_values import is_tensor, is_tracing, unseen, values_in
-from perfkit.record.samplers.module_calls import Site, fingerprint, random_state
+from perfkit.record.samplers.call_paths import Site
+from perfkit.record.samplers.fingerprints import fingerprint, random_state
 from perfkit.record.samplers.source_lookup import parsed
 from perfkit.run.records import ConstantCalls
 

@@ -29,7 +29,7 @@ from perfkit._code_owner import USER, function_name, owner_of
 from perfkit._location import Location
 from perfkit._raised_signals import errors_dropped, leave_to_program
 from perfkit.record.program_values import OWN_KINDS, SAMPLED, is_tensor, is_tracing, sample_of, unseen
-from perfkit.record.samplers.module_calls import Path, Site, location_of
+from perfkit.record.samplers.call_paths import Path, Site, location_of
 from perfkit.record.samplers.op_inputs import OpInputs
 from perfkit.record.samplers.op_listener import OpListener
 from perfkit.record.samplers.op_paths import calls_on, made_at, path_of_op

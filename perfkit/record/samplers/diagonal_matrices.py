@@ -8,7 +8,7 @@ import torch
 
 from perfkit._code_owner import USER, function_name
 from perfkit.record.program_values import is_tensor, without_modes
-from perfkit.record.samplers.module_calls import Site
+from perfkit.record.samplers.call_paths import Site
 from perfkit.run.records import DiagonalMatrix
 
 #: Ops that take a matrix: the place of it. Under inference_mode those that call others are what runs.

@@ -18,7 +18,7 @@ import torch
 
 from perfkit._code_owner import USER, function_name
 from perfkit.record.program_values import is_tensor, without_modes
-from perfkit.record.samplers.module_calls import Site, location_of
+from perfkit.record.samplers.call_paths import Site, location_of
 from perfkit.run.records import DroppedRows
 
 #: Fewer rows are not looked at: a choice among them saves little (chosen).

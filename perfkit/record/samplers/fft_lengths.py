@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from perfkit._code_owner import USER, function_name
-from perfkit.record.samplers.module_calls import Site
+from perfkit.record.samplers.call_paths import Site
 from perfkit.run.records import SlowFft
 
 #: Libraries have fast transforms for these factors (MKL and cuFFT: up to 13 and 7).

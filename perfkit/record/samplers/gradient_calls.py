@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from perfkit.record.program_values import is_plain, unseen, values_in, without_modes
-from perfkit.record.samplers.module_calls import Site
+from perfkit.record.samplers.call_paths import Site
 from perfkit.run.records import GradientCalls
 
 #: Calls that are compared with later ones: a loop over a thousand parameters has one output.

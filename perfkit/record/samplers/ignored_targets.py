@@ -13,7 +13,7 @@ import torch
 
 from perfkit._code_owner import USER, function_name
 from perfkit.record.program_values import without_modes
-from perfkit.record.samplers.module_calls import Site
+from perfkit.record.samplers.call_paths import Site
 from perfkit.run.records import IgnoredTargets
 
 #: Of more targets none are counted: comparing a million took 4 ms on one CPU.

@@ -25,10 +25,11 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from perfkit._code_owner import USER, does_own_work, frames_outwards, function_name, line_of, owner_of
 from perfkit._raised_signals import signal_of
 from perfkit.ranges import dynamo
+from perfkit.record.samplers.call_paths import Path, Site, location_of
 from perfkit.record.samplers.carried_names import carrying_loops
 from perfkit.record.samplers.constant_calls import ConstantCallLog
 from perfkit.record.samplers.gradient_calls import GradientCallLog
-from perfkit.record.samplers.module_calls import ModuleCall, ModuleCallLog, Path, Site, location_of
+from perfkit.record.samplers.module_calls import ModuleCall, ModuleCallLog
 from perfkit.record.samplers.source_loops import innermost_loops, loop_around
 from perfkit.run.records import Phase, TracedLine
 
@@ -328,10 +329,12 @@ class LineTracer:
             return ()
         loops: dict[str, dict[int, int]] = {}
         carrying: dict[str, frozenset[int]] = {}
-        modules, constants, gradients = self._modules.rows(), self._constants.rows(), self._gradients.rows()
-        ended = self._end_of_round(modules)
+        constants, gradients = self._constants.rows(), self._gradients.rows()
+        ended = self._end_of_round(self._modules.sites)
+        traced = list(self._traced(self._modules.sites, constants))
+        modules = self._modules.rows([(site, phase) for phase, site, *_ in traced])
         rows = []
-        for at, (phase, (code, line), runs, total_ns, before_model) in enumerate(self._traced(modules, constants)):
+        for at, (phase, (code, line), runs, total_ns, before_model) in enumerate(traced):
             file = code.co_filename
             if file not in loops:
                 loops[file], carrying[file] = innermost_loops(file), carrying_loops(file)
@@ -347,7 +350,7 @@ class LineTracer:
                     loop_line=loops[file].get(line),
                     loop_carries=loops[file].get(line) in carrying[file],
                     before_model=before_model and at >= ended if self._modules.started else None,
-                    modules=modules.pop((code, line), ()),
+                    modules=modules.get(((code, line), phase), ()),
                     constants=constants.pop((code, line), ()),
                     gradients=gradients.pop((code, line), None),
                     callers=tuple(map(location_of, self._callers.get(code, ()))),

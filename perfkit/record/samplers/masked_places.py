@@ -15,7 +15,7 @@ import torch
 
 from perfkit._code_owner import USER, function_name
 from perfkit.record.program_values import is_tensor, without_modes
-from perfkit.record.samplers.module_calls import Site, location_of
+from perfkit.record.samplers.call_paths import Site, location_of
 from perfkit.run.records import MaskedPlaces
 
 _ATTENTION = "_scaled_dot_product_"

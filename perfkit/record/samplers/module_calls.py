@@ -1,7 +1,8 @@
 """Which modules the user's lines called in the traced step, and which of the calls were repeated with the same input.
 
 A call is repeated if this module object got the very same input before in the step: the same memory with the same
-contents (tensors count their in-place changes), and the same plain values; labels only add a loss to the answer and are
+contents (tensors count their in-place changes), or without gradients the same numbers in any memory, and the same plain
+values; labels only add a loss to the answer and are
 not compared. It does not count
 
 - if the optimizer changed the module's parameters in between and a backward follows the call: two networks that train
@@ -20,26 +21,30 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable
-from types import CodeType, FrameType
+from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 
-from perfkit._code_owner import USER, frames_outwards, function_name, line_of, owner_of
-from perfkit._location import Location
+from perfkit._code_owner import frames_outwards
 from perfkit._raised_signals import leave_to_program
 from perfkit.record.input_slices import slices_of, version_of
-from perfkit.record.program_values import is_plain, is_tensor, is_tracing, unseen, values_in, without_modes
+from perfkit.record.program_values import is_plain, is_tensor, is_tracing, unseen, values_in
+from perfkit.record.samplers.call_paths import (
+    Path,
+    Site,
+    again_at,
+    by_library,
+    location_of,
+    whole_path,
+    without_module,
+)
 from perfkit.record.samplers.dropped_metrics import drops_value
+from perfkit.record.samplers.fingerprints import Contents, fingerprint, random_state
 from perfkit.record.samplers.input_padding import padding_of_longest
 from perfkit.record.samplers.sample_loops import items_of_loop
 from perfkit.run.records import ModuleCalls, Phase
-
-#: The line that calls: its code and its number.
-Site = tuple[CodeType, int]
-#: The user's lines that lead to a call, innermost first: the line that calls, and those that called its function.
-Path = tuple[Site, ...]
 
 #: Arguments that transformers' models make a loss of, beside the same answer.
 _LOSS_ARGUMENTS = frozenset({"labels", "num_items_in_batch"})
@@ -61,6 +66,11 @@ class _FirstCall(NamedTuple):
     version: int
     alive: tuple[Any, ...]
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether no other tensor may have taken the memory of its input."""
+        return all(reference() is not None for reference in self.alive)
+
 
 class ModuleCall:
     """One call that has started."""
@@ -69,11 +79,12 @@ class ModuleCall:
         "again_at",
         "builds_graph",
         "items",
-        "key",
+        "keys",
         "module",
         "padded",
         "parts",
         "path",
+        "phase",
         "positions",
         "random_state",
         "repeated",
@@ -84,11 +95,12 @@ class ModuleCall:
         "updated",
     )
 
-    def __init__(self, path: Path, module: Any) -> None:
+    def __init__(self, path: Path, module: Any, phase: Phase) -> None:
         self.path = path
         self.module = module
-        #: The module and its input, if no call had it before.
-        self.key: tuple[Any, ...] | None = None
+        self.phase = phase
+        #: The module and its input, in one form or two, if no call had it before.
+        self.keys: tuple[Any, ...] = ()
         self.random_state = random_state()
         #: The items of a loop that sends one sample after the other, and what the module kept before the call.
         self.items: int | None = None
@@ -113,7 +125,7 @@ class ModuleCall:
 
 
 class _SiteSums:
-    """The calls of one module from one line."""
+    """The calls of one module from one line in one phase."""
 
     def __init__(self, call: ModuleCall, passed: tuple[int, int]) -> None:
         self.kind, self.parts, self.passed = type(call.module), call.parts, passed
@@ -146,7 +158,8 @@ class ModuleCallLog:
         self._first_calls: dict[tuple[Any, ...], _FirstCall] = {}
         #: Inputs whose first call drew random numbers.
         self._drew: set[tuple[Any, ...]] = set()
-        self._sums: dict[tuple[Site, int], _SiteSums] = {}
+        self._contents = Contents()
+        self._sums: dict[tuple[Site, int, Phase], _SiteSums] = {}
         #: Calls so far, also those that are not inspected any more.
         self.entered = 0
         #: Backwards that have started, those of them by `torch.autograd.grad`, and batches that were fetched so far.
@@ -164,7 +177,7 @@ class ModuleCallLog:
             return None
         arguments = frame.f_locals
         self.phases.setdefault(path[0], phase)
-        call = ModuleCall(path, arguments.get("self"))
+        call = ModuleCall(path, arguments.get("self"), phase)
         named = {name: value for name, value in arguments.get("kwargs", {}).items() if name not in _LOSS_ARGUMENTS}
         values = list(values_in((arguments.get("args", ()), named)))
         try:
@@ -182,7 +195,7 @@ class ModuleCallLog:
 
     def _find_loop(self, frame: FrameType, call: ModuleCall, values: list[Any]) -> None:
         """Look at the loop around the first call of a module from a line."""
-        sums = self._sums.get((call.path[0], id(call.module)))
+        sums = self._sums.get((call.path[0], id(call.module), call.phase))
         if sums is not None or not _is_one_sample(values):
             if sums is not None and sums.items is not None and not _is_one_sample(values):
                 sums.items = None
@@ -204,38 +217,44 @@ class ModuleCallLog:
         call.padded = padding_of_longest(tensors)
         module = call.module
         random = has_active_dropout(module)
-        key = (id(module), module.training, *map(fingerprint, values))
+        keys = [(id(module), module.training, *map(fingerprint, values))]
+        # No backward tells a call from another one with equal numbers.
+        if not call.builds_graph and (contents := self._contents.of(values)) is not None:
+            keys.append((id(module), module.training, *contents))
         version = sum(parameter._version for parameter in module.parameters())
-        first = self._first_calls.get(key)
-        if first is not None and all(reference() is not None for reference in first.alive):
+        first = next((one for key in keys if (one := self._first_calls.get(key)) is not None and one.is_alive), None)
+        if first is not None:
             call.updated = first.version != version
             if call.path[0] == first.path[0]:
-                alone = _without_module(first.path, call.path)
-                call.again_at = (
-                    _again_at(first.whole, _whole_path(frame)) if alone else _again_at(first.path, call.path)
-                )
+                alone = without_module(first.path, call.path)
+                call.again_at = again_at(first.whole, whole_path(frame)) if alone else again_at(first.path, call.path)
                 elsewhere = call.again_at is not None and (alone or not call.updated)
             else:
                 elsewhere = True
-            differs = call.builds_graph and first.by_library == _by_library(frame) if random else key in self._drew
+            differs = (
+                call.builds_graph and first.by_library == by_library(frame)
+                if random
+                else not self._drew.isdisjoint(keys)
+            )
             call.repeated = elsewhere and not differs
             if not (call.repeated or call.builds_graph or call.updated):
-                call.same = key
+                call.same = keys[-1]
             return
         # Freed memory may hold another tensor by now.
         alive = tuple(weakref.ref(one if one._base is None else one._base) for one in tensors)
-        self._first_calls[key] = _FirstCall(call.path, _whole_path(frame), _by_library(frame), version, alive)
-        self._drew.discard(key)
-        call.key = key
+        first = _FirstCall(call.path, whole_path(frame), by_library(frame), version, alive)
+        self._first_calls |= {keys[0]: first, **dict.fromkeys(keys[1:], first._replace(alive=()))}
+        self._drew.difference_update(keys)
+        call.keys = tuple(keys)
 
     @unseen
     def leave(self, call: ModuleCall) -> None:
         """The call has ended."""
         took_ns = self._now_ns() - call.started_ns
-        if call.key is not None and (call.random_state is None or call.random_state != random_state()):
-            self._drew.add(call.key)
+        if call.keys and (call.random_state is None or call.random_state != random_state()):
+            self._drew.update(call.keys)
         passed = (self.backwards, self.fetches)
-        sums = self._sums.setdefault((call.path[0], id(call.module)), _SiteSums(call, passed))
+        sums = self._sums.setdefault((call.path[0], id(call.module), call.phase), _SiteSums(call, passed))
         sums.calls += 1
         sums.host_ns += took_ns
         if (sums.items is not None or sums.sliced) and self._depends(sums, call):
@@ -269,10 +288,16 @@ class ModuleCallLog:
         # A gradient that is asked for alone accumulates nowhere, unless the program updates its weights by it.
         return grads > 0 and _state_of(call.module) != sums.state
 
-    def rows(self) -> dict[Site, tuple[ModuleCalls, ...]]:
-        """The modules that each line called."""
-        rows: dict[Site, tuple[ModuleCalls, ...]] = {}
-        for (site, _), sums in self._sums.items():
+    @property
+    def sites(self) -> list[Site]:
+        """The lines that called modules."""
+        return list(dict.fromkeys(site for site, _, _ in self._sums))
+
+    def rows(self, traced: Sequence[tuple[Site, Phase]]) -> dict[tuple[Site, Phase], tuple[ModuleCalls, ...]]:
+        """The modules that each of these lines called; a phase that began within a line is that of its first run."""
+        first, known = dict(reversed(traced)), set(traced)
+        rows: dict[tuple[Site, Phase], tuple[ModuleCalls, ...]] = {}
+        for (site, _, phase), sums in self._sums.items():
             code, line = site
             # After an update of the parameters, only a result that no backward uses was not needed.
             calls = [
@@ -300,50 +325,9 @@ class ModuleCallLog:
                 builds_graph=sums.builds_graph,
                 drops_value=drops_value(sums.kind, code.co_filename, line),
             )
-            rows[site] = (*rows.get(site, ()), row)
+            at = (site, phase if (site, phase) in known else first.get(site, phase))
+            rows[at] = (*rows.get(at, ()), row)
         return rows
-
-
-def random_state() -> bytes | None:
-    """The state of the generator that ops of the CPU draw from; equal as long as none was drawn.
-
-    None inside of a transform of `torch.func`, where torch gives no tensor with memory.
-    """
-    try:
-        with without_modes():  # a FakeTensorMode would make a tensor without values of it
-            return torch.get_rng_state().numpy().tobytes()
-    except RuntimeError as error:
-        leave_to_program(error)
-        return None
-
-
-def location_of(site: Site) -> Location:
-    """Where a line stands."""
-    code, line = site
-    return Location(file=code.co_filename, line=line, function=function_name(code))
-
-
-def _again_at(first: Path, second: Path) -> Site | None:
-    """The outermost line that led to the second call and not to the first; None where the same lines led to both."""
-    pairs = zip(reversed(first), reversed(second), strict=False)
-    return next((again for before, again in pairs if before != again), None)
-
-
-def _without_module(first: Path, second: Path) -> bool:
-    """Whether the lines of the first call, which a module ends, led to the second call without that module."""
-    return len(second) > len(first) and second[: len(first)] == first
-
-
-def _whole_path(frame: FrameType) -> Path:
-    """All lines of the user's that lead to a call, innermost first, also outside of the modules around it."""
-    callers = (one for one in frames_outwards(frame.f_back) if owner_of(one.f_code.co_filename) == USER)
-    return tuple((one.f_code, line_of(one)) for one in callers)
-
-
-def _by_library(frame: FrameType) -> bool:
-    """Whether a library other than torch calls a module, and not a line of the user's."""
-    owners = (owner_of(one.f_code.co_filename) for one in frames_outwards(frame.f_back))
-    return next((owner for owner in owners if owner not in ("torch", "perfkit", "python")), USER) != USER
 
 
 def _is_one_sample(values: list[Any]) -> bool:
@@ -375,18 +359,6 @@ def _changes_of(value: Any) -> int:
     if is_tensor(value):
         return version_of(value)
     return len(value) if isinstance(value, list | dict) else 0
-
-
-def fingerprint(value: Any) -> Any:
-    """Equal for two values that are certainly the same."""
-    if is_tensor(value):
-        try:
-            return (value.data_ptr(), tuple(value.shape), value.stride(), value.dtype, value._version)
-        except RuntimeError:
-            return object()  # no memory or no versions: fake, sparse, of a transform or of inference mode
-    if value is None or issubclass(type(value), bool | int | float | str | bytes):
-        return (type(value), value)
-    return object()  # equal to nothing
 
 
 def has_active_dropout(module: Any) -> bool:

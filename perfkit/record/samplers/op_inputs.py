@@ -19,12 +19,12 @@ import torch
 
 from perfkit._code_owner import USER, function_name
 from perfkit.record.program_values import is_plain, is_tensor, without_modes
+from perfkit.record.samplers.call_paths import Site
 from perfkit.record.samplers.diagonal_matrices import DiagonalMatrixCounts
 from perfkit.record.samplers.dropped_rows import FEW_ROWS, DroppedRowCounts
 from perfkit.record.samplers.fft_lengths import FftLengths
 from perfkit.record.samplers.ignored_targets import IgnoredTargetCounts
 from perfkit.record.samplers.masked_places import MaskedPlaceCounts
-from perfkit.record.samplers.module_calls import Site
 from perfkit.record.samplers.op_schemas import tensors_in
 from perfkit.record.samplers.product_orders import ProductOrderCounts
 from perfkit.record.samplers.repeated_heads import RepeatedHeadCounts

@@ -11,7 +11,7 @@ import torch
 
 from perfkit._code_owner import USER, frames_outwards, line_of, owner_of
 from perfkit._location import Location
-from perfkit.record.samplers.module_calls import Path, Site
+from perfkit.record.samplers.call_paths import Path, Site
 from perfkit.record.samplers.source_lookup import find_calls, user_files
 
 #: Lines that lead to an op.

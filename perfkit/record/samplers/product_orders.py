@@ -24,7 +24,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from perfkit._code_owner import USER, function_name
 from perfkit._raised_signals import leave_to_program
 from perfkit.record.program_values import is_tensor, without_modes
-from perfkit.record.samplers.module_calls import Site, location_of
+from perfkit.record.samplers.call_paths import Site, location_of
 from perfkit.record.samplers.op_schemas import flattened
 from perfkit.run.records import ProductOrder
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from perfkit._code_owner import USER
-from perfkit.record.samplers.module_calls import Site, location_of
+from perfkit.record.samplers.call_paths import Site, location_of
 from perfkit.run.records import RebuiltBuffer
 
 #: A call copies a buffer if at least this share of its result comes from that, and the result has at least so many

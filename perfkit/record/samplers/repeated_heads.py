@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from perfkit._code_owner import USER, function_name
 from perfkit.record.program_values import is_tensor
-from perfkit.record.samplers.module_calls import Site, location_of
+from perfkit.record.samplers.call_paths import Site, location_of
 from perfkit.run.records import RepeatedHeads
 
 #: Copies that are followed in a step.

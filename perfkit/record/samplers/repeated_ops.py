@@ -14,7 +14,7 @@ from typing import Any
 
 from perfkit._code_owner import USER, function_name
 from perfkit.record.program_values import is_tensor, sample_of
-from perfkit.record.samplers.module_calls import Path, Site, location_of
+from perfkit.record.samplers.call_paths import Path, Site, location_of
 from perfkit.run.records import RepeatedOps
 
 #: Smaller results agree by chance, or cost nothing.

@@ -15,7 +15,7 @@ import torch
 
 from perfkit._code_owner import USER, frames_outwards, function_name, owner_of
 from perfkit.record.program_values import is_plain, is_tensor, without_modes
-from perfkit.record.samplers.module_calls import Site
+from perfkit.record.samplers.call_paths import Site
 from perfkit.record.samplers.op_paths import BENEATH
 from perfkit.record.samplers.op_schemas import tensors_in
 from perfkit.run.records import RepeatedRows

@@ -123,10 +123,9 @@ def _indexed(loop: _Loop, scope: Mapping[str, Any]) -> int | None:
     """The length of a collection whose items a loop over ``range(n)`` reads by its index; None: it does so of none."""
     iterated = _iterated(loop)
     target = loop.target if isinstance(loop, ast.For) else loop.generators[0].target
-    is_range = isinstance(iterated, ast.Call) and isinstance(iterated.func, ast.Name) and iterated.func.id == "range"
-    if not is_range or len(iterated.args) != 1 or not isinstance(target, ast.Name):
+    if not isinstance(iterated, ast.Call) or _path(iterated.func) != "range" or not isinstance(target, ast.Name):
         return None
-    [count] = iterated.args
+    count = iterated.args[-1]
     length = count.value if isinstance(count, ast.Constant) else _value_of(_path(count), scope)
     read = (one for one in ast.walk(loop) if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Load))
     indexed = (one.value for one in read if isinstance(one.slice, ast.Name) and one.slice.id == target.id)

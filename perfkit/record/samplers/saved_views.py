@@ -20,7 +20,7 @@ from perfkit._code_owner import USER, function_name
 from perfkit._patches import Patches
 from perfkit._raised_signals import errors_dropped
 from perfkit.record.program_values import is_fake, is_tensor, unseen
-from perfkit.record.samplers.module_calls import Path, Site, location_of
+from perfkit.record.samplers.call_paths import Path, Site, location_of
 from perfkit.record.samplers.op_paths import path_of_op
 from perfkit.record.samplers.op_schemas import flattened
 from perfkit.run.records import SavedViews

@@ -12,7 +12,7 @@ import torch
 
 from perfkit._code_owner import USER, function_name
 from perfkit.record.program_values import is_tensor, without_modes
-from perfkit.record.samplers.module_calls import Site
+from perfkit.record.samplers.call_paths import Site
 from perfkit.run.records import SparseInput
 
 #: Matrices of fewer elements are multiplied at once, whatever is in them (chosen).

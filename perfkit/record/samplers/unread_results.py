@@ -25,7 +25,7 @@ from perfkit._code_owner import USER, frame_of, function_name, owner_of, stack_o
 from perfkit._patches import Patches
 from perfkit._raised_signals import leave_to_program
 from perfkit.record.program_values import OWN_KINDS, is_tensor, without_modes
-from perfkit.record.samplers.module_calls import Path, Site, location_of
+from perfkit.record.samplers.call_paths import Path, Site, location_of
 from perfkit.record.samplers.op_paths import calls_on
 from perfkit.record.samplers.op_schemas import flattened, schema_of, written_by
 from perfkit.record.samplers.source_loops import innermost_loops

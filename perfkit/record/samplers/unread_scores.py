@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from perfkit._code_owner import USER, function_name
 from perfkit.record.program_values import is_tensor
+from perfkit.record.samplers.call_paths import Site, location_of
 from perfkit.record.samplers.dropped_rows import FEW_ROWS, MAX_TENSORS, OF_ELEMENTS
-from perfkit.record.samplers.module_calls import Site, location_of
 from perfkit.run.records import DroppedRows
 
 #: So many times as many columns as its input has a result that is looked at (chosen): the scores of a vocabulary have 5

@@ -11,7 +11,7 @@ import torch
 
 from perfkit._code_owner import USER, function_name
 from perfkit.record.program_values import is_tensor
-from perfkit.record.samplers.module_calls import Site
+from perfkit.record.samplers.call_paths import Site
 from perfkit.run.records import WeightPenalty
 
 #: Parameters that are looked at in a step, and different shapes of them that are kept.

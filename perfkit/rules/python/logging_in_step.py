@@ -112,5 +112,7 @@ def _asking_in_rare_steps(lines: Lines) -> set[Function]:
     """Functions that only a rare step calls, where they ask models without gradients: a rollout reads the answers."""
     rare = lines.rare_step.lines if lines.rare_step is not None else ()
     always = {(row.file, row.function) for row in lines.traced}
-    calls = [((row.file, row.function), one) for row in rare for one in row.modules]
-    return {function for function, one in calls if not one.builds_graph} - always
+    asking: set[Function] = {
+        (row.file, row.function) for row in rare if any(not calls.builds_graph for calls in row.modules)
+    }
+    return asking - always

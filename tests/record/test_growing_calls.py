@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
+import perfkit
 from perfkit.record.watchers import growing_calls
 from perfkit.record.watchers.growing_calls import GrowingCalls
+from perfkit.run.records import Lines
 
 
 @pytest.fixture
@@ -76,3 +80,32 @@ def test_training_on_longer_and_longer_inputs_is_not_writing(clock: list[int]) -
     write(watch, clock, range(5, 25))
 
     assert watch.rows(1) == ()
+
+
+class Translator(torch.nn.Module):
+    """An encoder's model, which gets what it has read in an object of its own, and a mask that never changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(9, 4)
+
+    def forward(self, encoder_outputs: object, attention_mask: torch.Tensor, decoder_input_ids: torch.Tensor) -> Any:
+        return self.words(decoder_input_ids)
+
+
+def test_what_grows_in_a_model_with_a_decoder_is_the_decoders_input(tmp_path: Path) -> None:
+    model, mask = Translator(), torch.ones(2, 30)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with perfkit.profile(tmp_path / "run", quiet=True) as profiler:
+        for _ in profiler.steps(range(4)):
+            model(object(), mask, torch.ones(2, 5).long()).sum().backward()
+            optimizer.step()
+            with torch.no_grad():
+                for length in range(2, 30):
+                    written = torch.ones(2, length).long()
+                    model(encoder_outputs=object(), attention_mask=mask, decoder_input_ids=written)
+
+    lines = msgspec.json.decode((tmp_path / "run" / "rank-0" / "lines.json").read_bytes(), type=Lines)
+    [row] = lines.regrown_inputs
+    assert row.module == "Translator"
+    assert row.calls >= 3 * 27

@@ -9,7 +9,7 @@ import msgspec
 from perfkit._location import Location
 from perfkit.measures.results.steps import GrowingInputs
 from perfkit.rules.python import generation_without_cache
-from perfkit.run.records import LineRow, Lines, ModuleCalls, RegrownInputs, StepBoundary
+from perfkit.run.records import LineRow, Lines, ModuleCalls, RegrownInputs, StepBoundary, TracedLine
 
 MS = 1_000_000
 CALLED = Location(file="write.py", line=18, function="answer")
@@ -86,6 +86,23 @@ def test_a_line_that_generates_in_an_evaluation_and_outside_is_said_once(build: 
 
     assert finding.cost_ns == 15 * MS
     assert [(item.name, item.value) for item in finding.evidence] == [("calls", 240), ("phase", "validation other")]
+
+
+def test_a_traced_step_that_held_the_evaluation_does_not_hide_what_all_calls_of_the_run_show(build: Any) -> None:
+    called = ModuleCalls(module="Writer", calls=56, host_ns=16 * MS, growing=52, growing_ns=12 * MS)
+    at = TracedLine(
+        file="train.py", line=18, function="tell", owner="user", phase="validation", runs=2, host_ns=18 * MS,
+        modules=(called,),
+    )  # fmt: skip
+    of_run = RegrownInputs(
+        file="train.py", line=18, function="tell", owner="user", phase="other", module="Writer", calls=108,
+        host_ns=14 * MS,
+    )  # fmt: skip
+    lines = Lines(period_ns=MS, steps=9, traced=(at,), regrown_inputs=(of_run,))
+
+    [finding] = build.findings(generation_without_cache, build.step(20), build.mean_step(40, validation=20), lines)
+
+    assert (finding.spent.line, finding.cost_ns) == (18, 14 * MS)
 
 
 def test_where_the_length_costs_little_nothing_is_reported(build: Any) -> None:

@@ -62,9 +62,9 @@ def test_the_number_of_steps_between_two_validations_is_what_to_change(build: An
 
 
 def test_a_text_that_a_validation_writes_without_a_cache_is_left_to_its_own_rule(build: Any) -> None:
-    def found(ms: float) -> Any:
+    def found(ms: float, phase: Any = "validation") -> Any:
         calls = RegrownInputs(
-            file="train.py", line=20, function="validate", owner="user", phase="validation", module="Net", calls=90,
+            file="train.py", line=20, function="validate", owner="user", phase=phase, module="Net", calls=90,
             host_ns=round(ms * MS),
         )  # fmt: skip
         lines = Lines(period_ns=MS, steps=40, regrown_inputs=(calls,))
@@ -73,6 +73,9 @@ def test_a_text_that_a_validation_writes_without_a_cache_is_left_to_its_own_rule
 
     assert found(5.0)
     assert not found(5.1)
+    # The first batch of an evaluation with gradients counts as one later.
+    assert not found(5.1, "other")
+    assert found(5.1, "forward")
 
 
 def test_validation_once_in_a_while_is_not_reported(build: Any) -> None:

@@ -69,6 +69,12 @@ def check(
 
 
 def _calls_in_steps(step: StepBudget, lines: Lines, mean: MeanStepBudget | None) -> Iterator[Finding]:
+    in_ordinary_steps = list(_traced_calls(step, lines))
+    # The step that was traced may be one with an evaluation, of which the typical step has nothing.
+    yield from in_ordinary_steps or (_calls_of_run(mean, lines) if mean is not None else ())
+
+
+def _traced_calls(step: StepBudget, lines: Lines) -> Iterator[Finding]:
     found = {(row.file, row.line): (row, calls) for row in lines.traced for calls in row.modules if _grows(calls)}
     for row, calls in found.values():
         # What the model calls grows with it.
@@ -76,16 +82,18 @@ def _calls_in_steps(step: StepBudget, lines: Lines, mean: MeanStepBudget | None)
             cost = cost_of_calls(calls.growing_ns, row, lines, step, backward=False)
             evidence = Evidence("of them with one position more", calls.growing, "", "the step traced by line")
             yield from _finding(step, cost, calls.module, calls.calls, row.at, evidence)
-    if not found and mean is not None:
-        # A line that generates both in an evaluation and outside has a row for each.
-        by_line: dict[tuple[str, int, str], list[RegrownInputs]] = {}
-        for one in lines.regrown_inputs:
-            by_line.setdefault((one.file, one.line, one.module), []).append(one)
-        for rows in by_line.values():
-            phases = Evidence("phase", " ".join(row.phase for row in rows), "", "of the first of them")
-            cost = min(sum(row.host_ns for row in rows), mean.wall_ns)
-            calls_of_line = sum(row.calls for row in rows)
-            yield from _finding(mean, cost, rows[0].module, calls_of_line, rows[0].at, phases)
+
+
+def _calls_of_run(mean: MeanStepBudget, lines: Lines) -> Iterator[Finding]:
+    # A line that generates both in an evaluation and outside has a row for each.
+    by_line: dict[tuple[str, int, str], list[RegrownInputs]] = {}
+    for one in lines.regrown_inputs:
+        by_line.setdefault((one.file, one.line, one.module), []).append(one)
+    for rows in by_line.values():
+        phases = Evidence("phase", " ".join(row.phase for row in rows), "", "of the first of them")
+        cost = min(sum(row.host_ns for row in rows), mean.wall_ns)
+        calls_of_line = sum(row.calls for row in rows)
+        yield from _finding(mean, cost, rows[0].module, calls_of_line, rows[0].at, phases)
 
 
 def _grows(calls: ModuleCalls) -> bool:

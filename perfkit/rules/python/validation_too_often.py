@@ -71,9 +71,9 @@ def check(
     if validation is None or not trains or validation.ns < _SHARE * step.wall_ns:
         return
     cost = min(step.wall_ns, validation.ns)
-    regrown = sum(
-        one.host_ns for one in (lines.regrown_inputs if lines is not None else ()) if one.phase == "validation"
-    )
+    # An evaluation with gradients enabled is known as one at its second batch.
+    written = lines.regrown_inputs if lines is not None else ()
+    regrown = sum(one.host_ns for one in written if one.phase in ("validation", "other"))
     if regrown > MAJORITY * cost:
         return  # generation-without-cache reports it
     line = _calling_line(lines) if lines is not None else None

@@ -13,7 +13,7 @@ from perfkit.measures.results.host import HostWork, SourceLine, SourceLines
 from perfkit.measures.results.steps import MeanStep
 from perfkit.measures.results.work import OpShares
 from perfkit.measures.steps.forward_start import without_preparation
-from perfkit.run.records import Collected, GradientCalls, LineRow, Lines, Phases, Rank, TracedLine
+from perfkit.run.records import Collected, GradientCalls, LineRow, Lines, ModuleCalls, Phases, Rank, TracedLine
 
 MS = 1_000_000
 
@@ -32,7 +32,7 @@ def traced(line: int, before: bool, function: str = "main") -> TracedLine:
         owner="user",
         phase="forward",
         runs=1,
-        host_ns=MS,
+        host_ns=100 * MS,
         before_model=before,
     )
 
@@ -250,6 +250,27 @@ def test_a_line_that_is_in_other_phases_too_calls_a_framework() -> None:
     assert not short_run(closure, update, row(7, {"torch.nn": 8}), source=step)["python"].followed
 
 
+def test_python_of_a_line_that_calls_a_model_or_begins_the_next_step_is_not_the_users() -> None:
+    samples, line = (row(5, {"": 2}, "f"), row(7, {"torch.nn": 8})), traced(5, False, "f")
+    model = (ModuleCalls(module="Linear", calls=1, host_ns=MS),)
+
+    assert short_run(*samples, traced=(line,))["python"].followed
+    for called in (
+        msgspec.structs.replace(line, modules=model),
+        msgspec.structs.replace(line, loop_line=5, runs=1),
+    ):
+        assert not short_run(*samples, traced=(called,))["python"].followed
+    assert short_run(*samples, traced=(msgspec.structs.replace(line, loop_line=5, runs=9),))["python"].followed
+
+
+def test_a_followed_line_takes_no_longer_than_in_the_step_that_was_traced_by_line() -> None:
+    line = msgspec.structs.replace(traced(5, False, "f"), runs=4, host_ns=2 * MS)
+
+    work = short_run(row(5, {"": 2}, "f"), row(7, {"torch.nn": 8}), traced=(line,))["python"]
+
+    assert work.host_ns == 2 * MS
+
+
 def test_a_step_for_lines_that_was_not_followed_to_its_end_says_no_time() -> None:
     cut = msgspec.structs.replace(source(often(5, 3 * MS)), complete=False)
 
@@ -274,7 +295,7 @@ def test_a_line_that_calls_ops_is_left_to_the_rules_of_ops() -> None:
 def test_a_line_in_which_the_engine_computes_gradients_is_no_python() -> None:
     def kinds(engine_ns: int) -> list[str]:
         gradients = GradientCalls(calls=1, host_ns=engine_ns, is_grad=True)
-        at = msgspec.structs.replace(traced(5, False), gradients=gradients)
+        at = msgspec.structs.replace(traced(5, False), gradients=gradients, host_ns=MS)
         return list(measured(row(5, {"": 20}), traced=(at,), source=source(of_line(5, MS, 0))))
 
     assert kinds(MS // 2) == []

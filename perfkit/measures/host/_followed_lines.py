@@ -8,6 +8,7 @@ without samples counts if each of its runs is so short that it calls none that w
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
@@ -59,7 +60,7 @@ def followed_lines(
     for line in source.lines:
         if line.owner != USER or line.line is None:
             continue
-        if (place := rows.of(line)) is None:
+        if (place := rows.of(line)) is None or rows.calls_others(line):
             continue
         row, within, phases = place
         own_ns = line.self_ns - line.following_ns
@@ -68,8 +69,8 @@ def followed_lines(
         # A line with other phases too calls a framework (``optimizer.step(closure)``): its Python is not its own.
         if not phases <= _OF_LINES or (within is None and line.python_ns > _SHORT * line.following_ns):
             continue
-        if line.python_ns:
-            found.append(FollowedLine(row, within or "", line.python_ns / source.steps))
+        if ns := min(line.python_ns / source.steps, rows.longest_ns(line)):
+            found.append(FollowedLine(row, within or "", ns))
     outside_ns = _outside_ops(every, shares, joined)
     processor_ns = _processor_outside_ops(every, shares, rank)
     taken: dict[Phase, float] = defaultdict(float)
@@ -93,6 +94,19 @@ class _KnownLines:
         self._traced: dict[tuple[str, int], list[TracedLine]] = defaultdict(list)
         for traced in lines.traced:
             self._traced[traced.file, traced.line].append(traced)
+
+    def longest_ns(self, line: SourceLine) -> float:
+        """What the line took, with all that it called, in the step that was traced by line; infinite if not known.
+
+        In one step of two, another program may have had the core.
+        """
+        traced = self._traced.get((line.file, line.line or 0), [])
+        return sum(row.host_ns for row in traced) if any(row.runs for row in traced) else math.inf
+
+    def calls_others(self, line: SourceLine) -> bool:
+        """Whether its Python is mostly not the user's: it calls modules, or begins the next step with a fetch."""
+        traced = self._traced.get((line.file, line.line or 0), [])
+        return any(row.modules or (row.loop_line == row.line and row.runs <= 1) for row in traced)
 
     def of(self, line: SourceLine) -> tuple[LineRow, str | None, set[Phase]] | None:
         """The line as a row, the libraries in which most of its samples are (None without samples), and its phases.

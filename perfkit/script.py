@@ -194,14 +194,16 @@ def _run_file(script: str) -> None:
     main.__dict__.update(__file__=script, __builtins__=__builtins__, __cached__=None)
     sys.modules["__main__"] = main
     with open(script, "rb") as file:
-        source: Any = file.read()
-    if not _env.disabled():
-        with suppress(SyntaxError, RecursionError, ValueError):  # compiling it says what is wrong
-            source, loops = with_counted_loops(source, script)
-            main.__dict__.update(loops)
+        source = file.read()
     # As its loader compiles a module: without this module's __future__ imports.
-    code = SourceFileLoader("__main__", script).source_to_code(source, script)
-    exec(code, main.__dict__)
+    compiled = SourceFileLoader("__main__", script).source_to_code
+    code = None
+    if not _env.disabled():
+        with suppress(SyntaxError, RecursionError, ValueError):  # compiling the text says what is wrong
+            tree, loops = with_counted_loops(source, script)
+            code = compiled(tree, script)
+            main.__dict__.update(loops)
+    exec(code or compiled(source, script), main.__dict__)
 
 
 def _exit_code(code: object) -> int:

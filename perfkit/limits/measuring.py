@@ -52,7 +52,7 @@ _VISIT_S = 0.002
 _THREAD_CLOCK = time.get_clock_info("thread_time").resolution <= 1e-6
 #: Bytes that an op touches before a call: from the smallest cache to beyond a second-level one; the calls timed after
 #: each in a row; and how often all sizes have their turn, since a processor's speed changes by half within a tenth of a
-#: second. Together they take half a second.
+#: second. Together they take half a second to one.
 _TOUCHED, _CALLS, _TURNS = tuple(2**power for power in (16, 18, 20, 21, 22, 23)), 3, 16
 #: Layers of the backward that is timed so, and what the profiler records of a node with one op: the node, its function
 #: and the op.
@@ -231,7 +231,7 @@ def _times_with_subnormals() -> float:
 
 
 def _overheads(row_ns: float) -> dict[str, CallOverheads]:
-    """What a call costs after an op that touches memory, by the size of that: the fastest calls of each turn.
+    """What a call costs after an op that touches memory, by the size of that, of the fastest calls of each turn.
 
     ``row_ns`` is what an op or a node costs that torch itself calls, with all that it needs in the caches.
     """

@@ -155,9 +155,9 @@ class Attachments:
 
     def _on_call(self, module: Any, inputs: tuple[Any, Any]) -> None:
         try:
+            first, decoder = self.batches.add_call(inputs), inputs[1].get("decoder_input_ids")
             # A model with an encoder and a decoder writes into the decoder's input.
-            tensor = inputs[1].get("decoder_input_ids", self.batches.add_call(inputs))
-            if tensor is not None:
+            if (tensor := first if decoder is None else decoder) is not None:
                 self._growing.add(module, tensor)
             self._recomputed.add_call(module, inputs)
             self.unused.add_call(module, inputs)

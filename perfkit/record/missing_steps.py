@@ -9,7 +9,7 @@ def no_step(started_by: StartedBy) -> str:
     """Why no step was seen, and what marks steps in a program that was started this way."""
     rounds = ""
     if started_by == "perfkit run":
-        rounds = ", nor goes round in the script itself for more than a second"
+        rounds = ", nor is there a loop in the script itself whose rounds take 1 ms or more"
         mark = (
             "to mark its steps, add `with perfkit.profile() as prof:` around the loop and iterate over prof.steps(...)"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -151,23 +151,34 @@ def ops_of_loops(lines: Lines, ledger: Ledger, small_ns: float) -> Iterator[Loop
 
 
 def _runs(loop: Sequence[TracedLine]) -> tuple[int, int]:
-    """(iterations of a loop, how often it begins): its statement runs once more than its body, each time."""
-    iterations = max((row.runs for row in loop if row.line != row.loop_line), default=0)
-    return iterations, max(1, sum(row.runs for row in loop if row.line == row.loop_line) - iterations)
+    """(iterations of a loop, how often it begins): its statement runs once more than its body, each time.
+
+    Of a loop that is always left by ``break`` only the first begin is known.
+    """
+    runs: Counter[int] = Counter()
+    for row in loop:
+        runs[row.line] += row.runs
+    of_statement = runs.pop(loop[0].loop_line or 0, 0)
+    iterations = max(runs.values(), default=0)
+    return iterations, max(1, of_statement - iterations)
 
 
 def _nested(
     loop: Sequence[TracedLine], loops: Mapping[tuple[str, str, int], Sequence[TracedLine]], ledger: Ledger
 ) -> list[TracedLine]:
     """The lines of loops that each iteration of ``loop`` begins, of which none has most of its time."""
-    first, (iterations, _) = loop[0], _runs(loop)
-    nested = [
-        rows
-        for (file, function, line), rows in loops.items()
-        if (file, function) == (first.file, first.function)
-        and line > (first.loop_line or 0)
-        and _runs(rows)[1] == iterations
-    ]
+    first = loop[0]
+    here = {
+        line: rows for (file, function, line), rows in loops.items() if (file, function) == (first.file, first.function)
+    }
+    iterations = {line: _runs(rows)[0] for line, rows in here.items()}
+
+    def around(line: int) -> int | None:
+        """The nearest loop before it that goes round as often as it begins."""
+        begins = _runs(here[line])[1]
+        return max((other for other in here if other < line and iterations[other] == begins), default=None)
+
+    nested = [rows for line, rows in here.items() if around(line) == first.loop_line]
     times = [_ns_at(rows, ledger) for rows in nested]
     if max(times, default=0) > MAJORITY * (sum(times) + _ns_at(loop, ledger)):
         return []

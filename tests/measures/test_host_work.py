@@ -255,12 +255,13 @@ def test_python_of_a_line_that_calls_a_model_or_begins_the_next_step_is_not_the_
     model = (ModuleCalls(module="Linear", calls=1, host_ns=MS),)
 
     assert short_run(*samples, traced=(line,))["python"].followed
-    for called in (
-        msgspec.structs.replace(line, modules=model),
-        msgspec.structs.replace(line, loop_line=5, runs=1),
-    ):
-        assert not short_run(*samples, traced=(called,))["python"].followed
-    assert short_run(*samples, traced=(msgspec.structs.replace(line, loop_line=5, runs=9),))["python"].followed
+    begins = msgspec.structs.replace(line, loop_line=5)
+    body = msgspec.structs.replace(traced(6, False, "f"), loop_line=5)
+    for called in ((msgspec.structs.replace(line, modules=model),), (begins, body)):
+        assert not short_run(*samples, traced=called)["python"].followed
+    # A comprehension, and a loop within the step.
+    for own in ((begins,), (msgspec.structs.replace(begins, runs=9), body)):
+        assert short_run(*samples, traced=own)["python"].followed
 
 
 def test_a_followed_line_takes_no_longer_than_in_the_step_that_was_traced_by_line() -> None:

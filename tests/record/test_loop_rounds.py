@@ -25,6 +25,22 @@ SCRIPT = """
         for _ in range(2):
             pass
 
+    @guvectorize([])
+    def rewritten():
+        for _ in range(2):
+            pass
+
+    @jitclass
+    class Rewritten:
+        def solve_all(self):
+            for _ in self:
+                pass
+
+    @torch.no_grad()
+    def predict():
+        for step in range(9):
+            pass
+
     def helper(values):
         for value in values:
             yield value
@@ -53,7 +69,11 @@ SCRIPT = """
             for day in range(3):
                 often()
         solver.solve()
+        solver.forward()
         compiled()
+        rewritten()
+        Rewritten().solve_all()
+        predict()
         threading.Thread(target=thread)
         list(helper([1]))
 
@@ -106,12 +126,14 @@ def test_loops_are_counted_that_the_script_begins_and_none_that_runs_in_a_loop_o
     loops = loops_of(SCRIPT)
 
     assert [(lines[line - 1].strip(), loops[line].at.function) for line in sorted(loops)] == [
+        ("for step in range(9):", "predict"),
         ("while self:", "solve"),
         ("for _ in self:", "solve"),
         ("for day in range(3):", "main"),
         ('for name in "ab":', None),
     ]
-    assert [loops[line].outer for line in sorted(loops)][:2] == [None, loops[min(loops)]]
+    of_solver = [loops[line] for line in sorted(loops) if loops[line].at.function == "solve"]
+    assert [loop.outer for loop in of_solver] == [None, of_solver[0]]
 
 
 def test_the_script_runs_the_same_lines_as_often() -> None:
@@ -151,7 +173,7 @@ def test_the_script_runs_the_same_lines_as_often() -> None:
     assert plain[0] == 9
 
 
-def test_a_docstring_a_future_import_and_an_error_s_line_stay(recorded: Any) -> None:
+def test_a_docstring_a_future_import_and_an_error_s_line_stay() -> None:
     source = '''
         """What it does."""
         from __future__ import annotations
@@ -219,10 +241,45 @@ def test_the_next_loop_takes_the_steps_once_the_first_one_is_over(clock: Any, re
         clock=clock,
     )
 
-    assert recording.hooks.boundary.called_at.line == 3
+    # The steps are rounds of two loops.
+    assert (recording.counted_by, recording.hooks.boundary.called_at) == ("round", None)
     assert recording.walls_ms[:19] == [50] * 19
     assert recording.walls_ms[-19:] == [100] * 19
     assert max(recording.walls_ms) == 100
+
+
+def test_a_long_pause_between_two_epochs_does_not_make_the_epochs_the_steps(clock: Any, recorded: Any) -> None:
+    recording = recording_of(
+        recorded,
+        """
+        for epoch in range(8):
+            for batch in range(10):
+                clock.pass_ms(200)
+            clock.pass_ms(1500)
+        """,
+        clock=clock,
+    )
+
+    assert recording.hooks.boundary.called_at.line == 2
+    assert recording.walls_ms.count(200) == 8 * 9 - 5
+    assert set(recording.walls_ms) == {200, 1700}
+
+
+def test_rounds_on_another_thread_are_no_steps(clock: Any, recorded: Any) -> None:
+    recording = recording_of(
+        recorded,
+        """
+        def main():
+            for day in range(100):
+                clock.pass_ms(50)
+        import concurrent.futures
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            pool.submit(lambda: main()).result()
+        """,
+        clock=clock,
+    )
+
+    assert recording.closed == []
 
 
 def test_a_program_that_holds_an_optimizer_has_no_rounds_as_steps(
@@ -272,8 +329,10 @@ def test_steps_are_updates_once_the_program_trains(clock: Any, recorded: Any) ->
     assert all(loop.on_round is None for loop in loop_rounds._loops)
 
 
-def test_a_loop_that_goes_to_another_process_does_nothing_there() -> None:
+def test_a_loop_that_goes_to_another_machine_does_nothing_there_and_needs_no_perfkit() -> None:
     [loop] = loops_of("for i in range(3): pass").values()
     loop.on_round = lambda one: pytest.fail("it was called")
 
-    pickle.loads(pickle.dumps(loop))()
+    pickled = pickle.dumps(loop)
+    assert b"perfkit" not in pickled
+    pickle.loads(pickled)()

@@ -174,6 +174,28 @@ def test_a_module_that_draws_random_numbers_repeats_nothing_by_equal_numbers_eit
         with torch.no_grad():
             model(torch.ones(8, 4))
             model(torch.ones(8, 4))
+            for _ in range(3):
+                model(torch.ones(8, 4))
+
+    assert [(calls.again, calls.same) for calls in traced(step)] == [(0, 0)] * 3
+
+
+def test_equal_numbers_are_no_equal_input_of_a_module_that_keeps_a_state() -> None:
+    class Agent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden = torch.zeros(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.hidden = torch.tanh(self.hidden + x.mean(0))
+            return self.hidden
+
+    model = Agent()
+
+    def step() -> None:
+        with torch.no_grad():
+            model(torch.ones(8, 4))
+            model(torch.ones(8, 4))
 
     assert again(step) == 0
 

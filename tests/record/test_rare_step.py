@@ -66,6 +66,11 @@ def test_many_steps_that_are_a_little_long_do_not_hide_the_rhythm_of_the_longest
 
     assert foreseen([10.0] * 300 + times) == sys.maxsize  # no multiples of their distance
     assert foreseen([10.0] * 320 + times) == 640
+    # Nor does one that took longest of all.
+    times[5] = 60_000.0
+    times += [25.0 if number % 3 else 10.0 for number in range(240)]
+    times[320], times[400], times[480] = 2500.0, 2500.0, 2500.0
+    assert foreseen(times) == 560
 
 
 def test_a_step_of_the_rhythm_that_a_window_took_does_not_end_it() -> None:

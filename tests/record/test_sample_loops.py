@@ -278,6 +278,13 @@ def some_of_them(model: Any) -> Any:
         model(torch.tensor([TEXTS[i]]))
 
 
+def every_second_of_two(model: Any) -> Any:
+    pair, count = [[1], [2]], 16
+    for i in range(0, count, 2):
+        model(torch.tensor([pair[i % 2]]))
+        pair[i % 2] = pair[i % 2][:]
+
+
 def by_a_number_that_is_no_index(model: Any) -> Any:
     count = len(TEXTS)
     for i in range(count):
@@ -296,6 +303,7 @@ def the_same_one_again(model: Any) -> Any:
     [
         some_of_them,
         by_a_number_that_is_no_index,
+        every_second_of_two,
         the_same_one_again,
         decoding,
         decoding_a_list,

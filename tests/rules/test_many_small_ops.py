@@ -347,6 +347,31 @@ def test_short_loops_that_each_iteration_begins_are_its_own_unless_one_has_most_
     assert (finding.spent.line, finding.cost_ns) == (24, 20 * MS)
 
 
+def test_a_loop_in_another_one_is_not_the_part_of_an_earlier_one_that_goes_round_as_often(build: Any) -> None:
+    earlier = (line_of(11, 49, 11, "forward"), line_of(12, 48, 11, "forward"))
+    outer = (line_of(21, 49, 21, "forward"), line_of(22, 48, 21, "forward"))
+    inner = (line_of(24, 144, 24, "forward"), line_of(25, 96, 24, "forward"))
+    computing, overhead, other = rows_of_loop(limit_ms=0.5)
+    at = Location(file="model.py", line=25, function="forward", owner="user")
+    inside = msgspec.structs.replace(computing, ns=4 * MS, at=at)
+
+    [finding] = by_ledger(build, lines(*earlier, *outer, *inner), computing, overhead, inside, other)
+
+    assert finding.spent.line == 21
+
+
+def test_a_loop_that_runs_in_two_phases_is_one(build: Any) -> None:
+    twice = [
+        line_of(line, runs, 21, "forward", phase)
+        for phase in ("forward", "other")
+        for line, runs in ((21, 49), (22, 48))
+    ]
+
+    [finding] = by_ledger(build, lines(*twice), *rows_of_loop(limit_ms=1))
+
+    assert finding.cost_ns == round(10 * MS * 94 / 96)
+
+
 def test_of_a_loop_that_needs_its_own_results_the_loop_in_it_that_does_not_is_named(build: Any) -> None:
     outer = msgspec.structs.replace(line_of(12, 10, 11, "integrate"), loop_carries=True)
     inner = msgspec.structs.replace(

@@ -62,20 +62,24 @@ def test_the_number_of_steps_between_two_validations_is_what_to_change(build: An
 
 
 def test_a_text_that_a_validation_writes_without_a_cache_is_left_to_its_own_rule(build: Any) -> None:
-    def found(ms: float, phase: Any = "validation") -> Any:
+    def found(ms: float, phase: Any = "validation", *traced: TracedLine) -> Any:
         calls = RegrownInputs(
             file="train.py", line=20, function="validate", owner="user", phase=phase, module="Net", calls=90,
             host_ns=round(ms * MS),
         )  # fmt: skip
-        lines = Lines(period_ns=MS, steps=40, regrown_inputs=(calls,))
+        lines = Lines(period_ns=MS, steps=40, regrown_inputs=(calls,), traced=traced)
         every = build.mean_step(18, forward=4, backward=4, validation=10)
         return build.findings(validation_too_often, build.step(12, backward=4), every, lines)
 
     assert found(5.0)
     assert not found(5.1)
-    # The first batch of an evaluation with gradients counts as one later.
-    assert not found(5.1, "other")
-    assert found(5.1, "forward")
+    # The first batch of an evaluation with gradients counts as one later; a report is none.
+    assert found(5.1, "other")
+    evaluates = TracedLine(
+        file="train.py", line=20, function="validate", owner="user", phase="validation", runs=2, host_ns=MS
+    )
+    assert not found(5.1, "other", evaluates)
+    assert found(5.1, "forward", evaluates)
 
 
 def test_validation_once_in_a_while_is_not_reported(build: Any) -> None:

@@ -106,7 +106,13 @@ class _KnownLines:
     def calls_others(self, line: SourceLine) -> bool:
         """Whether its Python is mostly not the user's: it calls modules, or begins the next step with a fetch."""
         traced = self._traced.get((line.file, line.line or 0), [])
-        return any(row.modules or (row.loop_line == row.line and row.runs <= 1) for row in traced)
+        return any(row.modules or (row.runs <= 1 and self._is_statement_of_loop(row)) for row in traced)
+
+    def _is_statement_of_loop(self, row: TracedLine) -> bool:
+        """Whether other lines are the body of a loop that begins here; a comprehension is one line."""
+        at = (row.file, row.function, row.line)
+        bodies = (one for rows in self._traced.values() for one in rows if one.line != row.line)
+        return row.loop_line == row.line and any((one.file, one.function, one.loop_line) == at for one in bodies)
 
     def of(self, line: SourceLine) -> tuple[LineRow, str | None, set[Phase]] | None:
         """The line as a row, the libraries in which most of its samples are (None without samples), and its phases.

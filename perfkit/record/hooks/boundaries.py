@@ -33,7 +33,7 @@ _AFTER_LAST = 2
 #: Calls of modules before they stand for steps: a program that trains has called a backward by then, or has made an
 #: optimizer.
 _CALLS = 8
-#: Where rounds of a loop are steps, and in one of them (chosen): the loop is over then.
+#: Where rounds of a loop are steps, and since the last one (chosen): the loop may be over then.
 _CALLS_IN_ROUND = 64
 #: Between two fetches of a loop that works with its batches, more time passes than this: an op of torch takes some
 #: microseconds, a model several of them, and appending a batch to a list a tenth of one.
@@ -107,7 +107,8 @@ class StepBoundaries:
         if self.kind is None:
             return None
         if self.kind == "round" and self._loop.loop is not None:
-            return StepBoundary(by="round", called_at=self._loop.loop.at)
+            # Where there were two loops, the steps are rounds of both.
+            return StepBoundary(by="round", called_at=self._loop.loop.at if self._loop.is_first else None)
         if self.kind != "module":
             return StepBoundary(by=self.kind)
         return StepBoundary(by="module", sliced=self._slices.share, items=self._slices.items, **self._model)

@@ -2,14 +2,15 @@
 
 A program that solves, plans or simulates may have no loader, no optimizer, no backward and no module. ``perfkit run``
 compiles its script with a call at the begin of each loop that the script itself begins: at module level, and in
-functions that it calls outside of loops. Those run once, so nobody compiles them (torch.compile, which would split at
-the call), and a round of theirs is no inner loop. The call takes a tenth of a microsecond, and half a one until it is
-known what the steps are.
+functions that every mention calls outside of loops. Those run once, and a round of theirs is no inner loop. Where
+anything may compile one (torch.compile would split at the call) it is left alone: a function with a decorator that is
+not known. The call takes a tenth of a microsecond, and half a one until it is known what the steps are.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -24,8 +25,8 @@ _DEPTH = 2
 _ROUNDS, _FOR_NS, _EACH_NS = 3, 1_000_000_000, 1_000_000
 #: A loop whose first rounds are shorter than that is not asked any more.
 _LOOKED_AT = 1_000
-#: Decorators of functions that are not run as they are written.
-_COMPILED = ("compile", "jit", "script", "numba", "kernel")
+#: Decorators under which a function runs as it is written; numba, torch.compile and others rewrite it.
+_AS_WRITTEN = ("no_grad", "inference_mode", "enable_grad", "staticmethod", "classmethod", "record", "main", "command")
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -43,14 +44,20 @@ class CountedLoop:
         self.rounds = 0
         #: Called at each round.
         self.on_round: Callable[[CountedLoop], None] | None = None
+        self.__name__ = type(self).__name__  # as others in the program's namespace that can be called
+
+    @property
+    def outermost(self) -> CountedLoop:
+        """The loop around it that is in no other, or itself."""
+        return self if self.outer is None else self.outer.outermost
 
     def __call__(self) -> None:
         if self.on_round is not None:
             self.on_round(self)
 
     def __reduce__(self) -> Any:
-        # A function of __main__ that is pickled by value, for another process, takes it along.
-        return CountedLoop, (self.at,)
+        # A function of __main__ that is pickled by value, for another machine, takes it along: there it does nothing.
+        return functools.partial, (int,)
 
 
 #: The loops of the program.
@@ -72,14 +79,18 @@ def leave() -> None:
 class ChosenLoop:
     """Chooses the loop whose rounds are steps: the outermost one that has some each second.
 
-    ``may`` is asked before a loop is chosen, and once a second from then on where it says no.
+    ``may`` is asked before a loop is chosen; where it says no, after twice as long again. Once the chosen loop is over,
+    another one takes its place, but none that is around it or within the same one: those go on in turns.
     """
 
     def __init__(self, may: Callable[[], bool]) -> None:
         self._may = may
         self._now = _clock.now_ns
         self._last_ns = 0
+        self._for_ns = _FOR_NS
         self.loop: CountedLoop | None = None
+        #: Whether it is the only one so far.
+        self.is_first = True
 
     def step_at(self, loop: CountedLoop) -> Literal["begins", "ends"] | None:
         """What this round of ``loop`` is: the begin of the first step, the end of a step, or neither."""
@@ -87,8 +98,8 @@ class ChosenLoop:
         if loop is self.loop:
             self._last_ns = now
             return "ends"
-        # Another one takes its place once it is over.
-        if self.loop is None or (loop.outer is not self.loop and now - self._last_ns > _FOR_NS):
+        chosen = self.loop
+        if chosen is None or (loop.outermost is not chosen.outermost and now - self._last_ns > _FOR_NS):
             self._look(loop, now)
         return "begins" if loop is self.loop else None
 
@@ -101,11 +112,15 @@ class ChosenLoop:
         if taken < loop.rounds * _EACH_NS:
             if loop.rounds >= _LOOKED_AT:
                 loop.on_round = None
-        elif taken >= _FOR_NS and loop.rounds >= _ROUNDS and (loop.outer is None or loop.outer.rounds < _ROUNDS - 1):
+        elif (
+            taken >= self._for_ns and loop.rounds >= _ROUNDS and (loop.outer is None or loop.outer.rounds < _ROUNDS - 1)
+        ):
             if self._may():
+                self.is_first = self.loop is None
                 self.loop, self._last_ns = loop, now
             else:
-                loop.first_ns, loop.rounds = now, 0
+                # Asking takes up to a second in a program of many objects.
+                self._for_ns *= 2
 
 
 def with_counted_loops(source: bytes, file: str) -> tuple[ast.Module, dict[str, CountedLoop]]:
@@ -144,7 +159,7 @@ def _count_rounds(
         name = f"__perfkit_loop_{len(named)}__"
         named[name] = loop
         call = ast.Expr(ast.Call(ast.Name(name, ast.Load()), [], []))
-        # At the line of the first statement: no line of the user's has another number, or runs twice.
+        # At the line of the first statement: no line of the user's has another number.
         first = statement.body[0]
         for node in ast.walk(call):
             ast.copy_location(node, first)
@@ -179,23 +194,26 @@ def _run_once(tree: ast.Module) -> list[tuple[str | None, list[ast.stmt]]]:
 
 
 def _functions(body: list[ast.stmt]) -> dict[str, _Function]:
-    """The functions of a module and the methods of its classes by their names, without those that share one."""
+    """The functions of a module and the methods of its classes by their names, without those that share one.
+
+    Nor what a call of the object runs, which may be compiled.
+    """
     found: dict[str, list[_Function]] = {}
     waiting: list[ast.AST] = list(body)
     while waiting:
         statement = waiting.pop()
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
             found.setdefault(statement.name, []).append(statement)
-        else:
+        elif not (isinstance(statement, ast.ClassDef) and statement.decorator_list):
             waiting += [inner for block in _blocks(statement) for inner in block]
-    return {name: same[0] for name, same in found.items() if len(same) == 1}
+    return {name: same[0] for name, same in found.items() if len(same) == 1 and name not in ("forward", "__call__")}
 
 
 def _is_run_as_written(function: _Function) -> bool:
-    """Whether it is no generator, and no decorator compiles it."""
-    decorators = " ".join(map(ast.unparse, function.decorator_list))
+    """Whether it is no generator, and all its decorators are known to leave it as it is."""
+    called = (one.func if isinstance(one, ast.Call) else one for one in function.decorator_list)
     yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(function))
-    return not yields and not any(word in decorators for word in _COMPILED)
+    return not yields and all(_mentioned(one) in _AS_WRITTEN for one in called)
 
 
 def _mentioned(node: ast.AST) -> str | None:

@@ -1,9 +1,9 @@
 """Which modules the user's lines called in the traced step, and which of the calls were repeated with the same input.
 
 A call is repeated if this module object got the very same input before in the step: the same memory with the same
-contents (tensors count their in-place changes), or without gradients the same numbers in any memory, and the same plain
-values; labels only add a loss to the answer and are
-not compared. It does not count
+contents (tensors count their in-place changes), or without gradients the same numbers in any memory, unless the module
+keeps tensors of its own (a state), and the same plain values; labels only add a loss to the answer and are not
+compared. It does not count
 
 - if the optimizer changed the module's parameters in between and a backward follows the call: two networks that train
   against each other have to evaluate the same input twice;
@@ -159,6 +159,7 @@ class ModuleCallLog:
         #: Inputs whose first call drew random numbers.
         self._drew: set[tuple[Any, ...]] = set()
         self._contents = Contents()
+        self._states: dict[int, bool] = {}
         self._sums: dict[tuple[Site, int, Phase], _SiteSums] = {}
         #: Calls so far, also those that are not inspected any more.
         self.entered = 0
@@ -219,7 +220,7 @@ class ModuleCallLog:
         random = has_active_dropout(module)
         keys = [(id(module), module.training, *map(fingerprint, values))]
         # No backward tells a call from another one with equal numbers.
-        if not call.builds_graph and (contents := self._contents.of(values)) is not None:
+        if not (call.builds_graph or self._has_state(module)) and (contents := self._contents.of(values)) is not None:
             keys.append((id(module), module.training, *contents))
         version = sum(parameter._version for parameter in module.parameters())
         first = next((one for key in keys if (one := self._first_calls.get(key)) is not None and one.is_alive), None)
@@ -231,21 +232,27 @@ class ModuleCallLog:
                 elsewhere = call.again_at is not None and (alone or not call.updated)
             else:
                 elsewhere = True
-            differs = (
-                call.builds_graph and first.by_library == by_library(frame)
-                if random
-                else not self._drew.isdisjoint(keys)
-            )
+            drew = not (random or self._drew.isdisjoint(keys))
+            differs = drew or (random and call.builds_graph and first.by_library == by_library(frame))
             call.repeated = elsewhere and not differs
-            if not (call.repeated or call.builds_graph or call.updated):
+            if not (call.repeated or call.builds_graph or call.updated or drew):
                 call.same = keys[-1]
             return
         # Freed memory may hold another tensor by now.
         alive = tuple(weakref.ref(one if one._base is None else one._base) for one in tensors)
         first = _FirstCall(call.path, whole_path(frame), by_library(frame), version, alive)
-        self._first_calls |= {keys[0]: first, **dict.fromkeys(keys[1:], first._replace(alive=()))}
+        in_any_memory = first._replace(alive=(weakref.ref(module),))
+        self._first_calls |= {keys[0]: first, **dict.fromkeys(keys[1:], in_any_memory)}
         self._drew.difference_update(keys)
         call.keys = tuple(keys)
+
+    def _has_state(self, module: Any) -> bool:
+        """Whether a module, or one in it, keeps tensors besides its parameters and buffers."""
+        key = id(module)
+        if key not in self._states:
+            kept = (value for one in module.modules() for value in vars(one).values())
+            self._states[key] = any(is_tensor(part) for value in kept for part in _parts(value))
+        return self._states[key]
 
     @unseen
     def leave(self, call: ModuleCall) -> None:
@@ -359,6 +366,10 @@ def _changes_of(value: Any) -> int:
     if is_tensor(value):
         return version_of(value)
     return len(value) if isinstance(value, list | dict) else 0
+
+
+def _parts(value: Any) -> tuple[Any, ...]:
+    return tuple(value[:2]) if type(value) in (tuple, list) else (value,)
 
 
 def has_active_dropout(module: Any) -> bool:

@@ -125,7 +125,9 @@ def _indexed(loop: _Loop, scope: Mapping[str, Any]) -> int | None:
     target = loop.target if isinstance(loop, ast.For) else loop.generators[0].target
     if not isinstance(iterated, ast.Call) or _path(iterated.func) != "range" or not isinstance(target, ast.Name):
         return None
-    count = iterated.args[-1]
+    if len(iterated.args) != 1:
+        return None
+    [count] = iterated.args
     length = count.value if isinstance(count, ast.Constant) else _value_of(_path(count), scope)
     read = (one for one in ast.walk(loop) if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Load))
     indexed = (one.value for one in read if isinstance(one.slice, ast.Name) and one.slice.id == target.id)

@@ -5,6 +5,7 @@ The other extra steps are ordinary ones. Which step is the next of a rhythm is f
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import sys
 from collections.abc import Callable, Sequence
@@ -37,7 +38,7 @@ class RareStepForecast:
         #: The median time of a step; 0 before any has ended.
         self.typical_ns = 0.0
         self._walls: list[int] = []
-        #: Number and time of the newest long steps, and of the newest among the longest: others may come in between.
+        #: Number and time of the newest long steps, and of the longest ones: others may come in between.
         self._long: list[tuple[int, int]] = []
         self._longest: list[tuple[int, int]] = []
         #: One step of the rhythm, and its period.
@@ -53,10 +54,11 @@ class RareStepForecast:
             return
         new = [(one.step, one.wall_ns) for one in closed if self.is_long(one.wall_ns)]
         self._long = [*self._long, *new][-_TIMES:]
-        longest = [*self._longest, *new]
-        half_ns = max(ns for _, ns in longest) / 2
-        self._longest = [(step, ns) for step, ns in longest if ns > half_ns][-_TIMES:]
-        self._rhythm = self._rhythm_of(self._long) or self._rhythm_of(self._longest)
+        self._longest = heapq.nlargest(2 * _TIMES, [*self._longest, *new], key=lambda one: one[1])
+        # The longest of all may be another one, as a compilation.
+        half_ns = self._longest[:2][-1][1] / 2
+        longest = sorted(one for one in self._longest if one[1] > half_ns)[-_TIMES:]
+        self._rhythm = self._rhythm_of(self._long) or self._rhythm_of(longest)
 
     def _rhythm_of(self, long: list[tuple[int, int]]) -> tuple[int, int] | None:
         if len(long) < _FEW:

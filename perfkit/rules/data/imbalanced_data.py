@@ -69,7 +69,8 @@ def check(
     if batches is not None and step is not None:
         change = loader.change if loader is not None else None
         # The padding is computed where the model is, whoever added it.
-        called_at = step.counted_by.called_at if step.counted_by is not None else None
+        by = step.counted_by
+        called_at = by.called_at if by is not None and by.module is not None else None
         spent = called_at or busiest_line(lines, "forward") or _collating_line(lines, rank)
         yield from _padding(batches, step, spent, change, lines)
     if ranks is not None:

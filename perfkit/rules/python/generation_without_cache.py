@@ -69,9 +69,9 @@ def check(
 
 
 def _calls_in_steps(step: StepBudget, lines: Lines, mean: MeanStepBudget | None) -> Iterator[Finding]:
-    in_ordinary_steps = list(_traced_calls(step, lines))
-    # The step that was traced may be one with an evaluation, of which the typical step has nothing.
-    yield from in_ordinary_steps or (_calls_of_run(mean, lines) if mean is not None else ())
+    of_traced_step = list(_traced_calls(step, lines))
+    # That may be one with an evaluation, of which the typical step has nothing.
+    yield from of_traced_step or (_calls_of_run(mean, lines) if mean is not None else ())
 
 
 def _traced_calls(step: StepBudget, lines: Lines) -> Iterator[Finding]:
@@ -102,7 +102,9 @@ def _grows(calls: ModuleCalls) -> bool:
 
 def _calls_that_are_steps(step: StepBudget, growing: GrowingInputs, lines: Lines | None) -> Iterator[Finding]:
     by = step.counted_by
-    at = (by.called_at if by is not None else None) or busiest_line(lines, "other", "forward", "validation")
+    at = (by.called_at if by is not None and by.module is not None else None) or busiest_line(
+        lines, "other", "forward", "validation"
+    )
     module = by.module if by is not None and by.module is not None else "the model"
     positions = Evidence("positions", round(growing.positions, 1), "on average", "input elements in steps.jsonl")
     share = Evidence.percent("time that follows the length", growing.by_position, 1, "slope of all pairs of calls")

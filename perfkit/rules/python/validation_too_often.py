@@ -40,7 +40,7 @@ from perfkit.rules._places import interval_of, library_called, trainer_argument
 from perfkit.rules._settings import first_call
 from perfkit.rules.python._rare_work import rare_validation
 from perfkit.rules.python._traced_calls import cost_of_calls
-from perfkit.run.records import Lines, Rank
+from perfkit.run.records import Lines, Rank, RegrownInputs
 
 ID = "validation-too-often"
 CLAIMS = (Selector(owner="validation"), *COMPUTING)
@@ -71,9 +71,7 @@ def check(
     if validation is None or not trains or validation.ns < _SHARE * step.wall_ns:
         return
     cost = min(step.wall_ns, validation.ns)
-    # An evaluation with gradients enabled is known as one at its second batch.
-    written = lines.regrown_inputs if lines is not None else ()
-    regrown = sum(one.host_ns for one in written if one.phase in ("validation", "other"))
+    regrown = sum(one.host_ns for one in lines.regrown_inputs if _in_validation(one, lines)) if lines is not None else 0
     if regrown > MAJORITY * cost:
         return  # generation-without-cache reports it
     line = _calling_line(lines) if lines is not None else None
@@ -93,6 +91,13 @@ def check(
         confidence="high",
         evidence=(Evidence.ms("validation", cost, step.source), *((work.evidence,) if work is not None else ())),
     )
+
+
+def _in_validation(one: RegrownInputs, lines: Lines) -> bool:
+    """Whether an evaluation writes this text; its first batch counts as "other" where gradients are enabled."""
+    traced = (*lines.traced, *(lines.rare_step.lines if lines.rare_step is not None else ()))
+    places = {(row.file, row.line) for row in traced if row.phase == "validation"}
+    return one.phase == "validation" or (one.phase == "other" and (one.file, one.line) in places)
 
 
 def _in_closures(step: MeanStepBudget, lines: Lines) -> Iterator[Finding]:

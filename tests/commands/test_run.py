@@ -310,6 +310,14 @@ def test_a_program_without_a_model_has_the_rounds_of_its_loop_as_steps(cli: Any,
     assert re.search(r"1 many-small-ops \S+:4 ", verdict)
 
 
+def test_a_script_that_cannot_be_compiled_fails_as_python_says_it(cli: Any, tmp_path: Path) -> None:
+    done = cli("run", "--out", "x", script(tmp_path, "import torch\nfor i in range(3):\n    return i\n"))
+
+    assert done.returncode == 1
+    assert "SyntaxError: 'return' outside function" in done.stderr
+    assert "During handling" not in done.stderr
+
+
 def test_a_kill_at_any_moment_leaves_a_run_that_can_be_diagnosed(cli: Any, tmp_path: Path) -> None:
     text = SLEEPS.replace("optimizer.step()\n", "optimizer.step()\n    if time.monotonic() > start + 6: os._exit(9)\n")
     text = "import os, time\nstart = time.monotonic() + 3600\n" + text.replace(

@@ -282,6 +282,44 @@ def test_rounds_on_another_thread_are_no_steps(clock: Any, recorded: Any) -> Non
     assert recording.closed == []
 
 
+def test_a_loop_that_is_over_gives_way_to_calls_of_a_model(clock: Any, recorded: Any) -> None:
+    source = """
+        model = torch.nn.Linear(3, 3)
+        for day in range(30):
+            clock.pass_ms(50)
+        for _ in range(calls):
+            model(torch.ones(3))
+    """
+    few = recording_of(recorded, source, clock=clock, calls=40)
+    many = recording_of(recorded, source, clock=clock, calls=90)
+
+    assert (few.counted_by, many.counted_by) == ("round", "module")
+
+
+def test_an_asynchronous_main_has_its_loop_counted() -> None:
+    loops = loops_of(
+        """
+        import asyncio
+        async def main():
+            for day in range(3):
+                await asyncio.sleep(0)
+        asyncio.run(main())
+        """
+    )
+
+    assert [(line, loop.at.function) for line, loop in loops.items()] == [(3, "main")]
+
+
+def test_a_program_that_marks_its_steps_has_no_other_ones(clock: Any, recorded: Any) -> None:
+    tree, loops = with_counted_loops(b"for day in range(100): clock.pass_ms(50)", "script.py")
+    with recorded() as recording:
+        recording.hooks.leave_boundaries()
+        run_code(tree, {"clock": clock, **loops})
+
+    assert recording.closed == []
+    assert [loop.on_round for loop in loops.values()] == [None]
+
+
 def test_a_program_that_holds_an_optimizer_has_no_rounds_as_steps(
     clock: Any, recorded: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,8 @@ class _Timed:
         for _ in itertools.repeat(None, self._loops):
             self._run()
         seconds = (self._clock() - begin) / self._loops
+        if seconds <= 0:
+            return  # the clock stood still, as that of a thread does in a virtual machine now and then
         if self._alone or switches == _switches():
             self.best_s = min(self.best_s, seconds)
         self._best_disturbed_s = min(self._best_disturbed_s, seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from perfkit import _env
+from perfkit.limits import measuring
 from perfkit.limits.measuring import measure_limits
 from perfkit.run.records import (
     ACCESSES,
@@ -89,6 +91,19 @@ def test_memory_is_faster_where_a_cache_holds_it(limits: MachineLimits) -> None:
     for rates in limits.bandwidth.values():
         in_cache = max(at.per_s for at in rates if at.size <= 2**21)
         assert in_cache > rates[-1].per_s
+
+
+def test_a_clock_that_stands_still_for_a_reading_says_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = itertools.chain([0.0, 0.0, 1.0, 1.25], itertools.repeat(2.0))
+    monkeypatch.setattr(measuring.time, "thread_time", lambda: next(readings))
+    monkeypatch.setattr(measuring, "_THREAD_CLOCK", True)
+
+    timed = measuring._Timed(lambda: None, 1)
+    assert timed.disturbed
+    timed._repeat()
+    assert timed.seconds == 0.25
+    timed._repeat()
+    assert timed.seconds == 0.25
 
 
 def test_an_op_and_a_node_of_autograd_cost_some_hundred_ns_to_some_us(limits: MachineLimits) -> None:

@@ -310,6 +310,26 @@ def test_an_asynchronous_main_has_its_loop_counted() -> None:
     assert [(line, loop.at.function) for line, loop in loops.items()] == [(3, "main")]
 
 
+def test_a_main_function_of_hydra_or_click_has_its_loop_counted() -> None:
+    loops = loops_of(
+        """
+        import click, hydra
+        @hydra.main(config_path=None)
+        def main(config):
+            for day in range(3):
+                pass
+        @click.command()
+        def tell():
+            for night in range(3):
+                pass
+        main()
+        tell()
+        """
+    )
+
+    assert [(line, loops[line].at.function) for line in sorted(loops)] == [(4, "main"), (8, "tell")]
+
+
 def test_a_program_that_marks_its_steps_has_no_other_ones(clock: Any, recorded: Any) -> None:
     tree, loops = with_counted_loops(b"for day in range(100): clock.pass_ms(50)", "script.py")
     with recorded() as recording:

@@ -225,6 +225,8 @@ def _mentioned(node: ast.AST) -> str | None:
 def _calls(node: ast.AST) -> Iterator[str]:
     """The names of what a statement calls once: not in a loop, and not in a function that it defines."""
     if isinstance(node, (*_SCOPES, ast.While)):
+        for decorator in getattr(node, "decorator_list", ()):
+            yield from _calls(decorator)
         return
     if isinstance(node, ast.For | ast.AsyncFor):
         yield from _calls(node.iter)

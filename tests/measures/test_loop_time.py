@@ -137,6 +137,25 @@ def test_one_much_longer_step_is_a_rhythm_of_two_epochs_where_the_program_goes_o
     assert [one.every for one in found.rare if one.every] == ([period] if period else [])
 
 
+@pytest.mark.parametrize(
+    ("first_ms", "long", "count", "period"),
+    [(500, 20, 40, 20), (150, 20, 40, None), (500, 19, 40, None), (500, 20, 44, None)],
+    ids=["at the begin of the second", "not before the first", "at the end of the first", "not half"],
+)
+def test_one_much_longer_step_is_a_rhythm_of_two_epochs_where_the_first_step_was_as_long(
+    first_ms: float, long: int, count: int, period: int | None
+) -> None:
+    rows = steps(first_ms, *(400.0 if n == long else 10.0 for n in range(1, count)))
+
+    assert [one.every for one in measured(rows).rare if one.every] == ([period] if period else [])
+
+
+def test_steps_that_a_disturbed_machine_made_longer_do_not_hide_what_comes_with_each_epoch() -> None:
+    rows = steps(*(900.0 if n in (15, 30) else 90.0 if n in (7, 22) else 10.0 for n in range(44)))
+
+    assert [one.every for one in measured(rows).rare] == [15]
+
+
 def with_validation(rows: list[Step], number: int, kind: Any) -> list[Step]:
     row = rows[number]
     phases = msgspec.structs.replace(row.phases_ns, validation=200 * MS)

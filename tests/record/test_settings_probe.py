@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 import torch
@@ -91,6 +93,41 @@ def test_there_are_no_settings_before_the_first_reading() -> None:
 
     assert probe.settings == {}
     assert probe.calls(padded=True, models=frozenset({"Net"})) == {}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize(
+    ("make", "exact"),
+    [
+        (lambda weights: torch.optim.Adagrad(weights, lr=0.1), True),
+        (lambda weights: torch.optim.SGD(weights, lr=0.1), True),
+        (lambda weights: torch.optim.Adagrad(weights, lr=0.1, weight_decay=0.1), False),
+        (lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9), False),
+        (lambda weights: torch.optim.SGD([{"params": weights, "weight_decay": 0.1}], lr=0.1), False),
+        (lambda weights: torch.optim.Adam(weights, lr=0.1), False),
+    ],
+    ids=["Adagrad", "SGD", "with decay", "with momentum", "decay of a group", "Adam"],
+)
+def test_an_optimizer_that_leaves_unused_rows_as_they_are_is_told_and_sparse_gradients_give_it_the_same_weights(
+    make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], exact: bool
+) -> None:
+    weights = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        table = nn.Embedding(20, 3, sparse=sparse)
+        optimizer = make(list(table.parameters()))
+        for rows in (torch.tensor([1, 2, 2]), torch.tensor([3])):
+            optimizer.zero_grad()
+            table(rows).square().sum().backward()
+            with suppress(RuntimeError):  # what takes no sparse gradients
+                optimizer.step()
+        weights.append(table.weight.detach())
+    probe = SettingsProbe(SteppedOptimizers([optimizer]))
+    probe.read()
+
+    assert [facts.sparse_is_exact for facts in probe.optimizers] == [exact]
+    # With momentum the weights are the same as well, but each step updates all rows that any step has used.
+    assert torch.allclose(*weights) or not exact
 
 
 @pytest.mark.parametrize("to_none", [True, False])

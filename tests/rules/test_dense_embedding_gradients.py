@@ -47,13 +47,27 @@ def test_two_tables_of_one_shape_are_two_where_the_optimizer_has_as_many_element
     [two] = found(build, optimizer(), table(5_000), table(5_000, line=13))
     [same] = found(build, optimizer(2_000_000), table(5_000), table(5_000, line=13))
 
+    [one_line] = found(build, optimizer(), replace(table(10_000), lookups=2.0))
+
     assert "of the 100,000 rows" in two.message
+    assert "of the 100,000 rows" in one_line.message
     assert "20% of the 50,000 rows" in same.message
 
 
 def test_a_plain_update_that_can_be_fused_comes_first(build: Any) -> None:
     assert [one.severity for one in found(build, optimizer(fused=None), table(500))] == ["info"]
     assert [one.severity for one in found(build, optimizer(fused=None, kind="NAdam"), table(500))] == ["warning"]
+
+
+def test_where_sparse_gradients_change_no_result_they_come_before_a_fused_update(build: Any) -> None:
+    facts = replace(optimizer(fused=None, kind="Adagrad"), sparse_is_exact=True)
+
+    [one] = found(build, facts, table(500))
+    [with_decay] = found(build, replace(facts, sparse_is_exact=False), table(500))
+
+    assert (one.severity, with_decay.severity) == ("warning", "info")
+    assert "Adagrad then updates the rows of the batch" in one.advice
+    assert "SparseAdam" in with_decay.advice
 
 
 def test_an_optimizer_that_a_trainer_makes_takes_no_argument_for_it(build: Any) -> None:

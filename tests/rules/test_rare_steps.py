@@ -53,6 +53,29 @@ def test_a_rollout_is_reported_at_its_line_and_the_one_that_calls_it_with_its_co
     )
 
 
+def test_of_seldom_work_in_plain_python_the_hottest_line_is_edited_and_of_ops_the_one_that_calls_it(build: Any) -> None:
+    seldom = msgspec.structs.replace(ROLLOUT, every=80)
+
+    def finding(within: dict[str, int]) -> Any:
+        row = LineRow(
+            file="train.py",
+            line=12,
+            function="rollout",
+            owner="user",
+            phase="other",
+            samples=20,
+            host_ns=MS,
+            within=within,
+        )
+        [one] = found(build, loop(seldom), Lines(period_ns=MS, steps=160, rows=(row,)))
+        return one
+
+    assert finding({"": 15, "torch": 5}).change is None  # where it is spent
+    assert finding({"": 5, "torch": 15}).change == CALL
+    assert finding({"": 15, "torch": 5}).advice.startswith("Do this work with sets or dicts and on whole arrays")
+    assert finding({"": 5, "torch": 15}).advice.startswith("Do this work in batches, under torch.inference_mode()")
+
+
 def test_a_single_step_that_takes_most_of_the_loop_is_reported(build: Any) -> None:
     [finding] = found(build, loop(msgspec.structs.replace(ROLLOUT, steps=1, every=None, longer=201.0)))
 

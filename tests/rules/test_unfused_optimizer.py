@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from perfkit._location import Location
-from perfkit.measures.results.patterns import OptimizerUpdate
+from perfkit.measures.results.patterns import EmbeddingGradient, OptimizerUpdate
 from perfkit.measures.results.work import OpShares, OpWorkTime, StepWork
 from perfkit.rules.ops import unfused_optimizer
 from perfkit.run.records import MachineLimits, OptimizerFacts
@@ -53,6 +53,23 @@ def test_a_fused_update_keeps_an_overhead_for_each_tensor_and_one_pass_over_memo
     assert finding.saving_low_ns == pytest.approx(40 * MS - 2 * (overhead + passes), rel=0.001)
     assert (finding.spent.file, finding.spent.line) == ("train.py", 37)
     assert finding.advice == "torch.optim.Adam(..., fused=True)."
+
+
+def test_it_is_information_where_sparse_gradients_of_most_elements_change_no_result(build: Any) -> None:
+    table = EmbeddingGradient(rows=40_000, columns=20, looked_up=500.0, ns=MS)
+    one = msgspec.structs.replace(facts(tensors=160, elements=1_000_000, kind="SGD"), sparse_is_exact=True)
+
+    def severity(fact: OptimizerFacts, *tables: EmbeddingGradient) -> str:
+        patterns = build.patterns(step_ms=100, updates=(update(name="SGD"),), tables=tables)
+        [finding] = build.findings(
+            unfused_optimizer, build.step(100), patterns, build.rank(optimizers=(fact,)), machine()
+        )
+        return str(finding.severity)
+
+    assert severity(one, table) == "info"
+    assert severity(one) == "critical"
+    assert severity(msgspec.structs.replace(one, sparse_is_exact=False), table) == "critical"
+    assert severity(msgspec.structs.replace(one, elements=2_000_000), table) == "critical"
 
 
 def test_long_ops_on_large_tables_are_reported_where_memory_allows_a_faster_update(build: Any) -> None:

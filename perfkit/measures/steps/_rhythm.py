@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 #: Steps that come more often are no exception: the typical step, without the longest tenth, has some of them.
@@ -64,18 +64,20 @@ def find_rhythms(seen: Sequence[int], beyond: Mapping[int, int]) -> list[Rhythm]
     return found
 
 
-def rhythm_of_epochs(long: Sequence[int], last: int, *, goes_on: bool = False) -> Rhythm | None:
+def rhythm_of_epochs(
+    long: Iterable[int], last: int, *, began_long: bool = False, goes_on: bool = False
+) -> Rhythm | None:
     """The rhythm of two or more long steps, where each comes as late after the one before as the first of them came.
 
-    So does what a program does after each epoch, of which a short run has two or three. ``last`` is the last position.
-    With ``goes_on`` the program did as much after its last step: a single long one is then that of the first of two
-    epochs of the same length.
+    So does what a program does at each epoch, of which a short run has two or three. ``last`` is the last position.
+    A single long one is that of two epochs of the same length where the program did as much before its first step
+    (``began_long``: the first one was long as well) or after its last one (``goes_on``).
     """
     at = sorted(set(long))
     if len(at) == 1:
         half, rest = divmod(last + 1, 2)
-        is_first = goes_on and not rest and at[0] in (half - 1, half)
-        return Rhythm(half, at[0] % half) if is_first and half >= _MIN_PERIOD else None
+        is_between = not rest and ((goes_on and at[0] in (half - 1, half)) or (began_long and at[0] == half))
+        return Rhythm(half, at[0] % half) if is_between and half >= _MIN_PERIOD else None
     for period in (at[0], at[0] + 1):
         if period >= _MIN_PERIOD and at == list(range(at[0], last + 1, period)):
             return Rhythm(period, at[0] % period)

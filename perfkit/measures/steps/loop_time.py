@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -19,8 +19,12 @@ from perfkit.run.records import PHASES, Lines, Phase, Step
 _LONG = 0.5
 #: It is also so many deviations above the level: few in a rhythm, which chance alone does not have, and more without.
 _IN_RHYTHM, _IRREGULAR = 2, 4
-#: What follows the last step takes at least this share of a long one, if it is what comes after each epoch (chosen).
+#: What precedes the first step's own work, or follows the last step, takes at least this share of a long one, if it is
+#: what comes with each epoch (chosen).
 _LIKE_A_LONG_ONE = 0.5
+#: What comes with each epoch takes at least this share of the longest step; a machine that is disturbed makes others
+#: long, which take less (chosen).
+_LIKE_THE_LONGEST = 0.25
 #: A single step that takes more of the loop is work of its own, by a plain majority.
 _MOST = 0.5
 
@@ -42,7 +46,9 @@ def measure_loop_time(rows: Sequence[Step], lines: Lines | None = None, ended_ns
     usual_ns = round(median(piece.own_ns / piece.row.steps for piece in single))
     typical_ns = growth.first_ns if growth is not None else usual_ns
     after_ns = max(0, ended_ns - rows[-1].start_ns - rows[-1].wall_ns) if ended_ns is not None else 0
-    split = _TimedParts(pieces, typical_ns, growth, _traced_rare_step(rows, lines), _long_recorded(rows), after_ns)
+    first_ns = rows[0].wall_ns - typical_ns if rows[0].step == 0 and rows[0].steps == 1 else 0
+    around = max(0, first_ns), after_ns
+    split = _TimedParts(pieces, typical_ns, growth, _traced_rare_step(rows, lines), _long_recorded(rows), around)
     validation = recorded_validation(rows, timed)
     parts = [
         *split.parts(lines),
@@ -97,21 +103,22 @@ def _traced_rare_step(rows: Sequence[Step], lines: Lines | None) -> _TimedRow | 
     return next((_TimedRow.of(row, position) for row, position in _positions(rows, traced)), None)
 
 
-def _long_recorded(rows: Sequence[Step]) -> list[int]:
-    """The positions of recorded steps that take much longer than the shortest that was recorded for the same.
+def _long_recorded(rows: Sequence[Step]) -> dict[int, int]:
+    """The positions of recorded steps that take much longer than the shortest that was recorded for the same: how much.
 
     Recording lengthens all steps of a kind.
     """
     own = [row for row in own_rows(rows) if row.kind != "timed" and row.steps == 1]
     shortest = {row.kind: row.wall_ns for row in sorted(own, key=lambda row: -row.wall_ns)}
     much = [row for row in own if row.wall_ns > MUCH_LONGER * shortest[row.kind]]
-    return [position for _, position in _positions(rows, much)]
+    return {position: row.wall_ns - shortest[row.kind] for row, position in _positions(rows, much)}
 
 
 class _TimedParts:
     """The timed rows' own time: typical, growth, rare by rhythm, irregular.
 
-    ``recorded`` are positions of long steps that are not timed, ``after_ns`` is how long the program ran on.
+    ``recorded`` has the positions of long steps that are not timed, and how much longer they are. ``around`` is how
+    much longer the first step took, and how long the program ran on after the last one.
     ``traced`` is the rare step that was traced by line, as if it had taken no longer than the others of its rhythm;
     None where it is of none.
     """
@@ -122,8 +129,8 @@ class _TimedParts:
         typical_ns: int,
         growth: StepGrowth | None,
         traced: _TimedRow | None,
-        recorded: Sequence[int],
-        after_ns: int,
+        recorded: Mapping[int, int],
+        around: tuple[int, int],
     ) -> None:
         self._pieces = list(pieces)
         self._typical_ns = typical_ns
@@ -146,11 +153,8 @@ class _TimedParts:
         self._rhythms = find_rhythms(list(beyond), self._long)
         much = {position for position, ns in self._long.items() if ns > (MUCH_LONGER - 1) * typical_ns}
         if not self._rhythms and much:
-            last = max(piece.position + piece.row.steps for piece in pieces) - 1
-            # What comes after each epoch comes after the last one too, in no step.
-            shortest = min(beyond[position] for position in much)
-            epochs = rhythm_of_epochs([*much, *recorded], last, goes_on=after_ns > _LIKE_A_LONG_ONE * shortest)
-            self._rhythms += [epochs] if epochs is not None and much & timed else []
+            epochs = self._epochs({at: beyond[at] for at in much}, timed, recorded, around)
+            self._rhythms += [epochs] if epochs is not None else []
         #: What a step of the rhythm takes beyond the level.
         self._each = {
             rhythm: median(ns for position, ns in self._long.items() if rhythm.holds(position) and position in timed)
@@ -159,6 +163,21 @@ class _TimedParts:
         self.traced = self._like_the_others(traced) if traced is not None and traced.position in self._long else None
         if self.traced is not None:
             self._pieces.append(self.traced)
+
+    def _epochs(
+        self, much: Mapping[int, int], timed: frozenset[int], recorded: Mapping[int, int], around: tuple[int, int]
+    ) -> Rhythm | None:
+        """The rhythm of epochs of much longer steps, or of the longest of them; None where they have none."""
+        last = max(piece.position + piece.row.steps for piece in self._pieces) - 1
+        for least in (0.0, _LIKE_THE_LONGEST * max(much.values())):
+            long = {position: ns for position, ns in much.items() if ns > least}
+            # What comes before each epoch is in the first step too, and what comes after each in no step at last.
+            began_long, goes_on = (ns > _LIKE_A_LONG_ONE * min(long.values()) for ns in around)
+            others = (position for position, ns in recorded.items() if ns > least)
+            found = rhythm_of_epochs({*long, *others}, last, began_long=began_long, goes_on=goes_on)
+            if found is not None and not timed.isdisjoint(long):
+                return found
+        return None
 
     def _like_the_others(self, traced: _TimedRow) -> _TimedRow | None:
         rhythm = next((one for one in self._rhythms if one.holds(traced.position)), None)

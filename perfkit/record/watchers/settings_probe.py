@@ -267,7 +267,16 @@ def _describe(optimizer: Any) -> OptimizerFacts:
         dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
         foreach=defaults.get("foreach"),
         fused=defaults.get("fused"),
+        sparse_is_exact=_sparse_is_exact(optimizer),
         created_at=made_at(optimizer),
+    )
+
+
+def _sparse_is_exact(optimizer: Any) -> bool:
+    """Whether an element with a gradient of zero keeps its weight and its state in torch's class."""
+    states = {torch.optim.Adagrad: (), torch.optim.SGD: ("momentum",)}.get(type(optimizer))
+    return states is not None and not any(
+        group.get(name, 0) for group in optimizer.param_groups for name in ("weight_decay", *states)
     )
 
 

@@ -17,30 +17,29 @@ the rows that a batch uses, and leaves those of all others: losses differ a litt
 Saving: the tables' backward, and their part of the update by the number of elements, both by the share of rows that the
 batch does not use: all of it at most, 60% of it at least (chosen; two programs saved 74 and 95%).
 
-Source: the shapes of the lookups in the step for lines, and the optimizers' numbers of elements. Where an update would
-be as exact with fused=True, this is information: it comes after that. So it is where a library's Trainer makes the
-optimizer: none has an argument for sparse gradients, so that the program has to make its own.
+Source: the shapes of the lookups in the step for lines, and the optimizers' numbers of elements. Adagrad, and SGD
+without momentum, both without weight decay, change the same weights with sparse gradients as with dense ones. Where
+only fused=True does, this is information: it comes after that. So it is where a library's Trainer makes the optimizer:
+none has an argument for sparse gradients, so that the program has to make its own.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from perfkit._format import percent
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.faster_updates import FUSED
 from perfkit.ledger.rows import COMPUTING, Selector
 from perfkit.ledger.step_budget import StepBudget
-from perfkit.measures.results.patterns import EmbeddingGradient, Patterns
+from perfkit.measures.results.patterns import Patterns
 from perfkit.rules._places import is_made_by_trainer, to_edit
+from perfkit.rules.ops._embedding_tables import little_used
 from perfkit.run.records import Rank
 
 ID = "dense-embedding-gradients"
 CLAIMS = (*COMPUTING, Selector(phase="optimizer"), Selector(names=("optimizer",)))
 
-#: Lookups of at most this share of the rows leave most of the table alone (chosen).
-_FEW = 0.25
 #: The share of the cost that is saved at least: a row of a sparse gradient costs more than one of a dense one (chosen).
 _MINIMUM = 0.6
 
@@ -48,7 +47,7 @@ _MINIMUM = 0.6
 def check(step: StepBudget, patterns: Patterns, rank: Rank) -> Iterator[Finding]:
     """Find tables of which a batch uses few rows, and their part of the backward and of the update."""
     elements = sum(one.elements for one in rank.optimizers)
-    tables = [one for one in _by_shape(patterns.tables, elements) if one.looked_up <= _FEW * one.rows]
+    tables = little_used(patterns, rank)
     if not tables or not elements:
         return
     update_ns = _update_ns(step, patterns)
@@ -63,7 +62,7 @@ def check(step: StepBudget, patterns: Patterns, rank: Rank) -> Iterator[Finding]
     update = max(patterns.updates, key=lambda one: one.host_ns, default=None)
     rows = sum(one.rows for one in tables)
     used = percent(sum(one.looked_up for one in tables), rows)
-    is_unfused = optimizer.kind in FUSED and not optimizer.fused
+    fused_first = optimizer.kind in FUSED and not optimizer.fused and not optimizer.sparse_is_exact
     yield step.finding(
         cost=cost,
         saving=(_MINIMUM * cost, step.maximum_saving(cost)),
@@ -73,8 +72,13 @@ def check(step: StepBudget, patterns: Patterns, rank: Rank) -> Iterator[Finding]
             f"A batch looks up {used} of the {rows:,} rows of embedding tables, and all of them get gradients and "
             f"updates: {step.shown(cost)}."
         ),
-        advice="nn.Embedding(..., sparse=True), and torch.optim.SparseAdam for it: moments of unused rows stay.",
-        severity="info" if is_made_by_trainer(optimizer.created_at) or is_unfused else None,
+        advice=(
+            f"nn.Embedding(..., sparse=True): {optimizer.kind} then updates the rows of the batch, to the same weights"
+            f"{'; without fused=True, which refuses sparse gradients' if optimizer.fused else ''}."
+            if optimizer.sparse_is_exact
+            else "nn.Embedding(..., sparse=True), and torch.optim.SparseAdam for it: moments of unused rows stay."
+        ),
+        severity="info" if is_made_by_trainer(optimizer.created_at) or fused_first else None,
         confidence="medium",
         evidence=(
             Evidence("rows that are looked up", used, "", "shapes of the lookups, each counted"),
@@ -84,22 +88,6 @@ def check(step: StepBudget, patterns: Patterns, rank: Rank) -> Iterator[Finding]
             ),
         ),
     )
-
-
-def _by_shape(tables: Sequence[EmbeddingGradient], elements: int) -> Iterator[EmbeddingGradient]:
-    """The tables of each shape together: as many as lines look up in one, but no more than the optimizers have."""
-    shapes: dict[tuple[int, int], list[EmbeddingGradient]] = defaultdict(list)
-    for one in tables:
-        shapes[one.rows, one.columns].append(one)
-    for (rows, columns), alike in shapes.items():
-        count = max(1, min(len(alike), elements // max(1, rows * columns)))
-        yield EmbeddingGradient(
-            rows=count * rows,
-            columns=columns,
-            looked_up=sum(one.looked_up for one in alike),
-            ns=sum(one.ns for one in alike),
-            at=max(alike, key=lambda one: one.ns).at,
-        )
 
 
 def _update_ns(step: StepBudget, patterns: Patterns) -> float:

@@ -31,19 +31,20 @@ predicted and fused=True saved 54%.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from perfkit._format import ms
 from perfkit.findings import AdvisedEdit, Evidence, Finding
 from perfkit.ledger.faster_updates import Form, UpdateTimes, facts_of, faster_form, is_in_passes, update_on_host
 from perfkit.ledger.rows import LATE, Selector
-from perfkit.ledger.step_budget import StepBudget
+from perfkit.ledger.step_budget import MAJORITY, StepBudget
 from perfkit.measures.results.device import DeviceTime, IdleCause
 from perfkit.measures.results.patterns import OptimizerUpdate, Patterns
 from perfkit.measures.results.work import OpShares, StepWork
 from perfkit.rules._loops import loop_of
 from perfkit.rules._places import to_edit
-from perfkit.run.records import Lines, MachineLimits, Rank
+from perfkit.rules.ops._embedding_tables import little_used
+from perfkit.run.records import Lines, MachineLimits, OptimizerFacts, Rank
 
 ID = "unfused-optimizer"
 #: Fused updates are as slow with such numbers.
@@ -103,8 +104,9 @@ def check(
         source = f"{patterns.source}, per step"
         kernels = [Evidence.ms("its kernels", update.device_ns, source)] if update.device_ns is not None else []
         yield step.finding(
-            # The cost is the most that is saved: half of what is between counts.
-            severity=step.severity((low + cost) / 2),
+            # The cost is the most that is saved: half of what is between counts. A fused update refuses sparse
+            # gradients, which save more where they fit.
+            severity="info" if _sparse_fits(facts, patterns, rank) else step.severity((low + cost) / 2),
             cost=cost,
             saving=(low, cost),
             spent=loop_of(update.body, lines) or update.at,
@@ -137,6 +139,14 @@ _SAVES: dict[Form, str] = {
     "foreach": "one call over all parameters",
     "lists": "an update of lists",
 }
+
+
+def _sparse_fits(facts: Sequence[OptimizerFacts], patterns: Patterns, rank: Rank | None) -> bool:
+    """Whether sparse gradients change no result, and most elements are in tables of which a batch uses few rows."""
+    if rank is None or not facts or not all(one.sparse_is_exact for one in facts):
+        return False
+    in_tables = sum(one.rows * one.columns for one in little_used(patterns, rank))
+    return in_tables > MAJORITY * sum(one.elements for one in facts)
 
 
 def _on_device(update: OptimizerUpdate, device: DeviceTime, step: StepBudget) -> UpdateTimes:

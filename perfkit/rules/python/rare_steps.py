@@ -88,7 +88,7 @@ def check(
                 f"{which} takes {ms(loop.typical_ns + each)}, {times(part.longer or 1)} "
                 f"as long as the typical one{function}: {step.shown(cost)}.{work.sentence if work is not None else ''}"
             ),
-            advice=cheaper or _advice(part, trainer, work),
+            advice=cheaper or _advice(part, trainer, work, lines),
             # None of the user's code runs meanwhile: which part of the Trainer does is not known. Where calls of a
             # model are the steps, the rhythm is that of requests: the first call reads the input, others go on from it.
             # A rollout is what its algorithm takes, as far as the clock can tell.
@@ -124,6 +124,8 @@ def _to_edit(part: LoopPart, work: RareWork | None, lines: Lines | None) -> Loca
         return work.at
     place = work.at if work is not None and work.kind in ("single", "line") else part.at
     often = not part.for_training and part.every is not None and part.every < _SELDOM
+    if not often and work is None and _is_python(part, lines):
+        return part.called or part.at
     if not often or (work is not None and work.kind == "line" and not _helps_less_often(row_at(work.at, lines))):
         return place
     return interval_of(lines, part.at, part.called) or place
@@ -137,15 +139,25 @@ def _helps_less_often(row: LineRow | None) -> bool:
     return max(others, sum((row.waiting or {}).values())) > MAJORITY * row.samples
 
 
-def _advice(part: LoopPart, trainer: str, work: RareWork | None) -> str:
+def _advice(part: LoopPart, trainer: str, work: RareWork | None, lines: Lines | None) -> str:
     if trainer:
         return f"Make epochs longer, and set how often {trainer} evaluates, logs and saves."
     if work is not None and not work.is_needed:
         return work.advice
     return (
-        "Do this work in batches, under torch.inference_mode() where it needs no gradients"
+        f"{_IN_PYTHON if _is_python(part, lines) else _IN_BATCHES}"
         f"{', or in processes beside the training' if part.for_training else ', or less often'}."
     )
+
+
+_IN_BATCHES = "Do this work in batches, under torch.inference_mode() where it needs no gradients"
+_IN_PYTHON = "Do this work with sets or dicts and on whole arrays instead of element by element in Python"
+
+
+def _is_python(part: LoopPart, lines: Lines | None) -> bool:
+    """Whether the hottest line calls no library most of the time."""
+    row = row_at(part.called or part.at, lines)
+    return row is not None and row.within.get("", 0) > MAJORITY * row.samples
 
 
 def _has_its_own_rule(part: LoopPart, works: Sequence[HostWork], loader: LoaderUse | None) -> bool:

@@ -140,7 +140,9 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     ``tensors`` and ``elements`` are those of all its parameters; ``foreach`` and ``fused`` are as set, None: torch
     decides. ``keeps_gradients`` is whether gradients were the same tensors after `zero_grad` as before: filled with
-    zeros, not set to None; None where that was not seen. ``created_at`` is the line that made it, as of a `Loader`.
+    zeros, not set to None; None where that was not seen. ``sparse_is_exact`` is whether sparse gradients give the same
+    weights as dense ones, and an update touches only the rows that have one; None where that was not recorded.
+    ``created_at`` is the line that made it, as of a `Loader`.
     """
 
     kind: str
@@ -150,6 +152,7 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     foreach: bool | None = None
     fused: bool | None = None
     keeps_gradients: bool | None = None
+    sparse_is_exact: bool | None = None
     created_at: Location | None = None
 
 

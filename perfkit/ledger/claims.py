@@ -47,7 +47,14 @@ def claim(
         if finding.quantified and finding.follows is None and wanted != ():
             results[at] = _pay(accounts, finding, wanted or ())
     unquantified = tuple(one.rule for one in findings if one.severity != "info" and one.cost_ns is None)
-    return ClaimedLedger(ledger=ledger, claims=tuple(accounts.claims), unquantified=unquantified), results
+    optional = (one.saving_high_ns or one.cost_ns or 0 for one in findings if one.severity == "info")
+    claimed = ClaimedLedger(
+        ledger=ledger,
+        claims=tuple(accounts.claims),
+        unquantified=unquantified,
+        optional_ns=max(optional, default=0),
+    )
+    return claimed, results
 
 
 def expected_saving(finding: Finding) -> float:

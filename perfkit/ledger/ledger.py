@@ -10,7 +10,7 @@ from perfkit._location import Location
 from perfkit.ledger._device_rows import device_rows
 from perfkit.ledger._host_rows import host_rows
 from perfkit.ledger.rows import LedgerRow
-from perfkit.ledger.step_budget import CRITICAL, MAJORITY, StepBudget
+from perfkit.ledger.step_budget import CRITICAL, MAJORITY, SMALL, StepBudget
 from perfkit.measures.results.measurements import Measurements
 
 #: The limit explains up to twice its time of a row; what a row takes beyond that is unexplained. The limit counts the
@@ -102,7 +102,7 @@ class ClaimedLedger(msgspec.Struct, frozen=True, kw_only=True):
 
     Nothing is claimed twice. Of what no finding claims, the time of rows up to twice their limit is ``at_limit_ns``, or
     ``overhead_ns`` where the limit is what calls cost whatever they compute. ``unquantified`` are the rules of problems
-    whose cost is not known.
+    whose cost is not known, and ``optional_ns`` is the most that a finding which is information may save.
     """
 
     AVAILABLE_FROM: ClassVar[str] = Ledger.AVAILABLE_FROM
@@ -110,6 +110,7 @@ class ClaimedLedger(msgspec.Struct, frozen=True, kw_only=True):
     ledger: Ledger
     claims: tuple[Claim, ...] = ()
     unquantified: tuple[str, ...] = ()
+    optional_ns: int = 0
 
     def accounts(self) -> list[RowAccount]:
         """Each row with its parts, in the ledger's order."""
@@ -149,15 +150,17 @@ class ClaimedLedger(msgspec.Struct, frozen=True, kw_only=True):
     def is_at_limit(self) -> bool:
         """Whether the step is proven healthy: most of it near its limit, little of it overhead or unexplained.
 
-        No problem may be of unknown cost. The time of other programs is left out: it is not the program's. Where they
-        had the core for most of the step, nothing is proven: what was timed in one step may be theirs.
+        No problem may be of unknown cost, and no finding that is information may save more than a tenth of the step.
+        The time of other programs is left out: it is not the program's. Where they had the core for most of the step,
+        nothing is proven: what was timed in one step may be theirs.
         """
         own_ns = self.ledger.wall_ns - self.ledger.others_ns
         if own_ns < MAJORITY * self.ledger.wall_ns:
             return False
         rest_ns = self.unexplained_ns - self.ledger.others_ns
         is_little = max(rest_ns, self.overhead_ns) < CRITICAL * own_ns
-        return self.at_limit_ns >= MAJORITY * own_ns and is_little and not self.unquantified
+        is_known = not self.unquantified and self.optional_ns < SMALL * self.ledger.wall_ns
+        return self.at_limit_ns >= MAJORITY * own_ns and is_little and is_known
 
     @property
     def memory_ns(self) -> int:

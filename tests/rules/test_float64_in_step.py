@@ -9,6 +9,7 @@ import pytest
 
 from perfkit._location import Location
 from perfkit.measures.results.patterns import DtypeTime
+from perfkit.measures.results.work import OpWorkTime, StepWork
 from perfkit.rules.ops import float64_in_step
 
 MS = 1_000_000
@@ -36,6 +37,19 @@ def test_where_everything_is_float64_the_line_that_costs_most_is_reported(build:
     [finding] = build.findings(float64_in_step, build.step(100), patterns)
 
     assert finding.spent.line == 28
+
+
+@pytest.mark.parametrize(("op", "severity"), [("linalg_cholesky", "info"), ("mm", "critical")])
+def test_beside_a_factorization_it_is_information(op: str, severity: str, build: Any) -> None:
+    patterns = build.patterns(step_ms=100, dtypes=(wide(28, 60 * MS),))
+    row = OpWorkTime(op=f"aten::{op}", phase="forward", ns=MS, calls=1, ops=1)
+
+    [finding] = build.findings(
+        float64_in_step, build.step(100), patterns, StepWork(source="x", step_ns=100 * MS, rows=(row,))
+    )
+
+    assert finding.severity == severity
+    assert ("linalg_cholesky" in finding.advice) is (severity == "info")
 
 
 def test_without_shapes_the_kernels_of_a_device_show_it(build: Any) -> None:

@@ -161,12 +161,12 @@ def test_a_short_interval_is_what_to_change_and_a_long_one_is_not(build: Any) ->
     assert (change(16), change(20)) == (5, CALL.line)
 
 
-def test_below_fifteen_percent_of_the_mean_step_it_is_information(build: Any) -> None:
+def test_where_less_than_fifteen_percent_of_the_mean_step_is_expected_to_be_saved_it_is_information(build: Any) -> None:
     def severity(ms: float) -> str:
         [finding] = found(build, loop(msgspec.structs.replace(ROLLOUT, total_ns=round(ms * 160 * MS))))
         return str(finding.severity)
 
-    assert (severity(3.3), severity(3.4)) == ("info", "warning")
+    assert (severity(4.0), severity(4.2)) == ("info", "warning")
 
 
 def test_a_text_that_is_written_without_a_cache_is_left_to_its_own_rule(build: Any) -> None:

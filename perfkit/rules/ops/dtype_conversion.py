@@ -35,7 +35,7 @@ from collections.abc import Iterator, Sequence
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding, Severity
 from perfkit.ledger.rows import ON_DEVICE
-from perfkit.ledger.step_budget import WARNING, StepBudget
+from perfkit.ledger.step_budget import SMALL, StepBudget
 from perfkit.measures.results.patterns import DtypeConversions, Patterns
 
 ID = "dtype-conversion"
@@ -96,7 +96,7 @@ def _of_others(step: StepBudget, patterns: Patterns, found: Sequence[DtypeConver
         return
     most = max(found, key=_whole)
     # Whether the wide type is needed is not known: a loss in float32 is what many models are trained with.
-    severity: Severity | None = "info" if cost < WARNING * step.wall_ns else None
+    severity: Severity | None = "info" if cost < SMALL * step.wall_ns else None
     logits = most.in_loss or (most.target == "float32" and int(most.shape.rpartition("x")[2]) >= _VOCABULARY)
     yield step.finding(
         severity=severity,

@@ -21,7 +21,9 @@ save half, and products as much as the peak in float64 is below that in float32:
 all but 1/32 on others.
 
 Source: measured on one CPU (eleven ops with their backward); data sheets of devices (perfkit/limits/device_peaks.py).
-The threshold is 5% of the step. On an H200 distances in float64 took 60% of a step, and 7% were saved.
+The threshold is 5% of the step. On an H200 distances in float64 took 60% of a step, and 7% were saved. Where the step
+factorizes or inverts matrices this is information: the error grows with the condition number (Higham 2002, Accuracy and
+Stability of Numerical Algorithms, chapters 9 and 10), and a float32 that fails there is no correction.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from perfkit.limits.device_peaks import peaks_of
 from perfkit.measures.results.device import DeviceTime
 from perfkit.measures.results.kernels import Kernels
 from perfkit.measures.results.patterns import Patterns
+from perfkit.measures.results.work import StepWork
 from perfkit.rules._settings import first_call
 from perfkit.run.records import Rank
 
@@ -48,10 +51,28 @@ _SAVING = (0.42, 0.8)
 #: On a device: what half the bytes save, and what is left of products where the peaks of a card are not known.
 _BYTES = 0.5
 _PRODUCTS = 1 / 32
+#: How the names of ops begin that lose as many digits as a matrix is ill-conditioned.
+_FACTORIZATIONS = (
+    "aten::cholesky",
+    "aten::linalg_cholesky",
+    "aten::linalg_eig",
+    "aten::linalg_inv",
+    "aten::linalg_lstsq",
+    "aten::linalg_lu",
+    "aten::linalg_qr",
+    "aten::linalg_solve",
+    "aten::linalg_svd",
+    "aten::logdet",
+    "aten::triangular_solve",
+)
 
 
 def check(
-    step: StepBudget, patterns: Patterns | None = None, kernels: Kernels | None = None, rank: Rank | None = None
+    step: StepBudget,
+    patterns: Patterns | None = None,
+    kernels: Kernels | None = None,
+    rank: Rank | None = None,
+    work: StepWork | None = None,
 ) -> Iterator[Finding]:
     """Find the time in float64: by ops and their types, else by the names of kernels."""
     wide = [one for one in patterns.dtypes if one.dtype == "float64"] if patterns is not None else []
@@ -68,13 +89,22 @@ def check(
         return
     known = sorted(((one, one.at) for one in wide if one.at is not None), key=lambda each: -each[0].ns)
     enters = next((at for one, at in known if one.mixed), None)
+    factorization = next(
+        (row.op.removeprefix("aten::") for row in (work.rows if work else ()) if row.op.startswith(_FACTORIZATIONS)),
+        None,
+    )
     yield step.finding(
         cost=high * spent,
         saving=(low * spent, high * spent),
         spent=known[0][1] if known else None,
         change=_birth(rank, enters),
         message=f"Ops in float64 take {step.percent(spent)} of the {step.per}; float32 takes about half.",
-        advice="Convert to float32 where the data comes in: torch.from_numpy(x).float(), buffers in float32.",
+        advice=(
+            "Convert to float32 where the data comes in: torch.from_numpy(x).float(), buffers in float32."
+            if factorization is None
+            else f"Try float32 for all but {factorization} and its matrices, which may need the precision."
+        ),
+        severity=None if factorization is None else "info",
         evidence=(
             Evidence.ms("time in float64", spent, source),
             *(

@@ -33,7 +33,7 @@ from collections.abc import Iterator
 
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING
-from perfkit.ledger.step_budget import WARNING, StepBudget
+from perfkit.ledger.step_budget import SMALL, StepBudget
 from perfkit.measures.results.patterns import IndexingGradient, Patterns
 from perfkit.rules._settings import is_on, number
 from perfkit.run.records import Rank
@@ -57,7 +57,7 @@ def check(step: StepBudget, patterns: Patterns, rank: Rank | None = None) -> Ite
     if not found or (rank is not None and is_on(rank, "torch.deterministic")):
         return
     cost = step.of_pattern(sum(one.ns for one in found), patterns)
-    if step.is_negligible(cost) or (not on_device and cost < WARNING * step.wall_ns):
+    if step.is_negligible(cost) or (not on_device and cost < SMALL * step.wall_ns):
         return
     largest = max(found, key=lambda one: one.ns)
     source = f"{patterns.source}, per step"

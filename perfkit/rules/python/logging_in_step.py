@@ -34,7 +34,7 @@ from collections.abc import Iterator
 from perfkit._format import shown_function, times
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING, Selector
-from perfkit.ledger.step_budget import CRITICAL, WARNING, MeanStepBudget, shows_amount
+from perfkit.ledger.step_budget import CRITICAL, SMALL, MeanStepBudget, shows_amount
 from perfkit.measures.host.callers import Function
 from perfkit.measures.results.host import HostWork
 from perfkit.measures.results.loop import LoopTime
@@ -88,7 +88,7 @@ def _values(step: MeanStepBudget, lines: Lines) -> Iterator[Finding]:
     for function, rows in found.items():
         samples = sum(own for _, own in rows)
         cost = min(step.wall_ns, sum(row.host_ns * own // max(1, row.samples) for row, own in rows))
-        if function in training or not shows_amount(samples, total) or cost < WARNING * step.wall_ns:
+        if function in training or not shows_amount(samples, total) or cost < SMALL * step.wall_ns:
             continue
         hottest = max(rows, key=lambda one: one[1])[0]
         runs = sum(one.runs for one in lines.traced if (one.file, one.line) == (hottest.file, hottest.line))

@@ -23,11 +23,11 @@ Saving: at most all of the time beyond the typical step, and on a CPU 15% more, 
 its caches as it left them. At least half of it: half as often, or two samples in one call.
 
 Source: the step clock; the rhythm is tested against steps that are long by chance. Lines are sampled, and those that an
-ordinary step runs do not count. Below 15% of the mean step it is no warning (chosen), nor where training reads what is
-computed, by the source: how much of a rollout is needed is not known; calls one by one, or with the same input, are
-not needed. One such step is traced by line, where the run has enough of them to foresee the next. Validation and
-checkpoints (they have phases of their own), loaders, garbage collection, compilation, logging and steps that train
-more (a second network, accumulation) are not reported here.
+ordinary step runs do not count. It is no warning where training reads what is computed, by the source: how much of a
+rollout is needed is not known; calls one by one, or with the same input, are not needed. One such step is traced by
+line, where the run has enough of them to foresee the next. Validation and checkpoints (they have phases of their own),
+loaders, garbage collection, compilation, logging and steps that train more (a second network, accumulation) are not
+reported here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from collections.abc import Iterator, Sequence
 from perfkit._format import ms, times
 from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
-from perfkit.ledger.step_budget import MAJORITY, RARE, MeanStepBudget
+from perfkit.ledger.step_budget import MAJORITY, MeanStepBudget
 from perfkit.measures.results.host import HostWork
 from perfkit.measures.results.loop import LoopPart, LoopTime, ordinal
 from perfkit.rules._cheaper_ops import cheaper_than
@@ -92,7 +92,7 @@ def check(
             # None of the user's code runs meanwhile: which part of the Trainer does is not known. Where calls of a
             # model are the steps, the rhythm is that of requests: the first call reads the input, others go on from it.
             # A rollout is what its algorithm takes, as far as the clock can tell.
-            severity="info" if trainer or calls_are_steps or is_needed or cost < RARE * step.wall_ns else None,
+            severity="info" if trainer or calls_are_steps or is_needed else None,
             confidence="high" if part.at is not None else "medium",
             evidence=(
                 Evidence("long steps", part.steps, "", f"{which[0].lower()}{which[1:]}, of {loop.steps} in all"),

@@ -194,16 +194,16 @@ def test_what_the_program_computes_is_the_same(watch: RepeatedClosureWatch) -> N
     assert watched.calls == other.calls
 
 
-def test_the_watch_ends_after_some_steps_and_removes_its_hook(watch: RepeatedClosureWatch) -> None:
+def test_the_watch_adds_no_hook_after_steps_and_ends_after_some_steps(watch: RepeatedClosureWatch) -> None:
     hooks = _global_optimizer_post_hooks
     before = len(hooks)
     fit = Fit()
     fit.run()
-    assert len(hooks) == before + 1
+    assert len(hooks) == before
     fit.run()
     fit.run()
 
-    assert len(hooks) == before
+    assert not watch.watching
     [row] = watch.rows(3 * STEPS)
     assert row.steps == repeated_closures._MAX_STEPS
 
@@ -220,9 +220,9 @@ def test_a_closure_that_raises_leaves_the_next_step_alone(watch: RepeatedClosure
         fit.optimizer.step(fails)
     fit.run()
 
-    # What the step before the broken one has evaluated is not compared with what the step after it does.
-    [row] = watch.rows(2 * STEPS)
-    assert (row.steps, row.again) == (2 * STEPS - 5, 2 * STEPS - 7)
+    # Neither the broken step nor the next one, which ends it for the hooks, is watched; the one after has none before it.
+    [row] = watch.rows(2 * STEPS + 1)
+    assert (row.steps, row.again) == (2 * STEPS + 1 - 6, 2 * STEPS + 1 - 8)
 
 
 def test_the_share_of_steps_says_how_many_are_of_this_optimizer(watch: RepeatedClosureWatch) -> None:

@@ -2,6 +2,9 @@
 
 Some steps are watched. An evaluation is known by its loss and by some elements of the parameters and the gradients. On
 a GPU these are copied and compared there, and what came of that is read once, after the last of these steps.
+
+What a step came to is seen where the next one begins. No hook after a step is added: torch goes through a dict of them,
+which nothing may change while perfkit's own hook ends the step.
 """
 
 from __future__ import annotations
@@ -15,14 +18,12 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from perfkit import _clock
 from perfkit._callsite import CallSite, find_callsite
 from perfkit._code_owner import own_work
 from perfkit._location import Location
 from perfkit._raised_signals import errors_dropped
-from perfkit.ranges import dynamo
 from perfkit.record.hooks.constructions import made_at
 from perfkit.record.program_values import SAMPLED, is_plain, is_tensor, sample_of, unseen, without_modes
 from perfkit.run.records import RepeatedClosure
@@ -74,7 +75,7 @@ class _Step:
         self.calls = 0
         self.first: _Evaluation | None = None
         self.latest: deque[_Evaluation] = deque(maxlen=_REMEMBERED)
-        self.began_ns = self.ended_ns = self.own_ns = 0
+        self.began_ns = self.own_ns = 0
         #: Whether it ended because of its settings: an L-BFGS that has converged does not go on for longer.
         self.was_cut = False
         self.repeats: Any = False
@@ -85,18 +86,23 @@ class _Step:
         self.first = self.first or made
         self.latest.append(made)
 
-    def end(self, optimizer: Any, now: int) -> None:
-        """The step is over."""
-        self.ended_ns = now
+    def end(self, before: _Step | None) -> None:
+        """The step is over, and ``before`` is the one before it."""
+        optimizer = self.optimizer()
+        if optimizer is None:
+            return  # no step of it comes
         iterations = _iterations(optimizer) - self._iterations_before
         self.was_cut = iterations > 0 and (iterations >= self.max_iter or self.calls >= self.max_eval)
+        if before is not None and before.was_cut and before.optimizer() is optimizer and before.lr == self.lr:
+            self.repeats = _is_among(self.first, before.latest) if self.first is not None else False
 
     def first_ns(self, first: _Evaluation) -> int:
         """The time of the first evaluation; of a GPU's until the loss was read, which is as long as a later one took.
 
-        The direction of the line search is computed between the first evaluation and the second.
+        The direction of the line search is computed between the first evaluation and the second. Of two only the host's
+        time is known.
         """
-        begins = [one.began_ns for one in self.latest if one is not first] + [self.ended_ns]
+        begins = [one.began_ns for one in self.latest if one is not first]
         if self.parameters[0].device.type == "cpu" or len(begins) < 2:
             return first.took_ns
         typical_ns = statistics.median(later - begin for begin, later in pairwise(begins))
@@ -108,7 +114,6 @@ class RepeatedClosureWatch:
 
     def __init__(self, step: Callable[[], int]) -> None:
         self._step_num = step
-        self._hook: Any = None
         self._over = False
         #: Steps of an L-BFGS; steps of the run in which one stepped, and the last of these.
         self._seen = self._stepped = 0
@@ -135,32 +140,33 @@ class RepeatedClosureWatch:
         self._seen += 1
         if self._over or self._seen <= _FIRST:
             return
-        if self._running is not None:  # the step before raised
-            self._running = self._before = None
-        began_ns = _clock.now_ns()
+        began_ns, ended, self._running = _clock.now_ns(), self._running, None
+        before, self._before = self._before, ended
         with errors_dropped(), without_modes():  # the program's own optimizer is asked
-            self._end_period(began_ns)
+            if ended is not None:
+                ended.end(before)
+                self._end_period(ended, began_ns)
+            if before is not None:
+                before.latest.clear()
             if len(self._watched) >= _MAX_STEPS:
                 self.stop()
             elif (site := find_callsite(sys._getframe())) is not None:
-                self._hook = self._hook or register_optimizer_step_post_hook(self._after_step)
                 step = _Step(optimizer, site)
                 step.began_ns = _clock.now_ns()
                 self._running = step
 
-    def _end_period(self, now: int) -> None:
-        """The next step begins."""
-        before = self._before
-        if before is not None and before.first is not None:
+    def _end_period(self, ended: _Step, now: int) -> None:
+        """The step after it begins."""
+        if ended.first is not None:
             self._watched.append(
                 _Watched(
-                    site=before.site,
-                    made_at=before.made_at,
-                    max_iter=before.max_iter,
-                    calls=before.calls,
-                    first_ns=before.first_ns(before.first),
-                    period_ns=now - before.began_ns - before.own_ns,
-                    repeats=before.repeats,
+                    site=ended.site,
+                    made_at=ended.made_at,
+                    max_iter=ended.max_iter,
+                    calls=ended.calls,
+                    first_ns=ended.first_ns(ended.first),
+                    period_ns=now - ended.began_ns - ended.own_ns,
+                    repeats=ended.repeats,
                 )
             )
 
@@ -192,24 +198,6 @@ class RepeatedClosureWatch:
             step.add(_Evaluation(before[0], now - before[0], (value, *before[1], *gradients)))
             step.own_ns += _clock.now_ns() - now
             self._running = step
-
-    @own_work
-    @unseen
-    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        step, before = self._running, self._before
-        if step is None or step.optimizer() is not optimizer:
-            return
-        now = _clock.now_ns()
-        self._running = self._before = None
-        with errors_dropped(), without_modes():  # see `begin`
-            step.end(optimizer, now)
-            goes_on = before is not None and before.was_cut and before.optimizer() is optimizer
-            if before is not None and step.first is not None and goes_on and before.lr == step.lr:
-                step.repeats = _is_among(step.first, before.latest)
-            self._before = step
-            step.own_ns += _clock.now_ns() - now
-
-    dynamo.leave_out(_after_step)
 
     def rows(self, steps: int) -> tuple[RepeatedClosure, ...]:
         """The line whose steps begin with a known evaluation, after ``steps`` steps of the run."""
@@ -252,9 +240,6 @@ class RepeatedClosureWatch:
     def stop(self) -> None:
         """Watch no longer."""
         self._over, self._running, self._before = True, None, None
-        hook, self._hook = self._hook, None
-        if hook is not None:
-            hook.remove()
 
 
 def _iterations(optimizer: Any) -> int:

@@ -23,7 +23,7 @@ is said; nor without a line search, which does not evaluate the point of its las
 
 Saving: the time of those calls; at least as many of them as 20 iterations per step leave out, less a tenth of it.
 
-Source: torch/optim/lbfgs.py. Of a program that deblurs pictures, SAID% is said, MEASURED% of its time was saved.
+Source: torch/optim/lbfgs.py. Of a program that deblurs pictures 39% of the step was said, 32 to 43% was saved.
 """
 
 from __future__ import annotations

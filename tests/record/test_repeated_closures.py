@@ -79,6 +79,15 @@ def test_a_step_of_one_iteration_evaluates_again_where_its_line_search_ended(wat
     assert 0 < row.host_ns < row.of_ns
 
 
+def test_the_last_step_of_an_optimizer_that_is_gone_counts_too(watch: RepeatedClosureWatch) -> None:
+    for _ in range(2):
+        Fit().run()
+
+    # Of the second optimizer too the first step has none before it.
+    [row] = watch.rows(2 * STEPS)
+    assert (row.steps, row.again) == (2 * STEPS - 4, 2 * STEPS - 6)
+
+
 def test_a_closure_may_return_a_number(watch: RepeatedClosureWatch) -> None:
     fit = Fit()
     fit.run(fit.as_number)
@@ -220,7 +229,7 @@ def test_a_closure_that_raises_leaves_the_next_step_alone(watch: RepeatedClosure
         fit.optimizer.step(fails)
     fit.run()
 
-    # Neither the broken step nor the next one, which ends it for the hooks, is watched; the one after has none before it.
+    # Neither the broken step nor the next one, which ends it for the hooks, counts; the one after has none before it.
     [row] = watch.rows(2 * STEPS + 1)
     assert (row.steps, row.again) == (2 * STEPS + 1 - 6, 2 * STEPS + 1 - 8)
 

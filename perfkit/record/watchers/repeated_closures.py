@@ -88,13 +88,12 @@ class _Step:
 
     def end(self, before: _Step | None) -> None:
         """The step is over, and ``before`` is the one before it."""
-        optimizer = self.optimizer()
-        if optimizer is None:
-            return  # no step of it comes
-        iterations = _iterations(optimizer) - self._iterations_before
-        self.was_cut = iterations > 0 and (iterations >= self.max_iter or self.calls >= self.max_eval)
-        if before is not None and before.was_cut and before.optimizer() is optimizer and before.lr == self.lr:
+        # References to one object are one, also after it is gone, as at the last step of a function that makes it.
+        if before is not None and before.was_cut and before.optimizer is self.optimizer and before.lr == self.lr:
             self.repeats = _is_among(self.first, before.latest) if self.first is not None else False
+        if (optimizer := self.optimizer()) is not None:
+            iterations = _iterations(optimizer) - self._iterations_before
+            self.was_cut = iterations > 0 and (iterations >= self.max_iter or self.calls >= self.max_eval)
 
     def first_ns(self, first: _Evaluation) -> int:
         """The time of the first evaluation; of a GPU's until the loss was read, which is as long as a later one took.

@@ -42,6 +42,7 @@ from perfkit.record.watchers.node_health import NodeWatch
 from perfkit.record.watchers.process_group import ReducedModels
 from perfkit.record.watchers.processor_energy import ProcessorEnergy
 from perfkit.record.watchers.recomputed_outputs import RecomputedOutputWatch
+from perfkit.record.watchers.repeated_closures import RepeatedClosureWatch
 from perfkit.record.watchers.self_memory import deep_size
 from perfkit.record.watchers.step_memory import watch_memory
 from perfkit.record.watchers.unused_gradients import UnusedGradientWatch
@@ -86,6 +87,7 @@ class Attachments:
         self._growing = GrowingCalls(phase, lambda: clock.step_num)
         self.evaluation = EvaluationGraphs()
         self._recomputed = RecomputedOutputWatch(optimizers, lambda: clock.step_num)
+        self._repeated_closures = RepeatedClosureWatch(lambda: clock.step_num)
         self.unused = UnusedGradientWatch(optimizers)
         self.cleared = ClearedGradientWatch(optimizers)
         self.garbage = GarbageWatch(clock, recording.trouble)
@@ -129,7 +131,7 @@ class Attachments:
                 on_evaluation=lambda goes_on: self.evaluation.check(continues=goes_on),
                 on_thread=self._on_thread,
             )
-            hooks.on_call = self._on_call
+            hooks.on_call, hooks.closures.watch = self._on_call, self._repeated_closures
             hooks.on_graph, hooks.on_grad = self.evaluation.add_call, self.evaluation.end
         else:
             self.hooks = LoopObserver(on_optimizer=on_optimizer, on_samples=self._on_samples, on_batch=self.batches.add)
@@ -210,6 +212,7 @@ class Attachments:
         guarded("detaching from parts of models", self.unused.stop)
         guarded("detaching from frozen parts of models", self._recomputed.stop)
         guarded("detaching from optimizers", self.cleared.stop)
+        guarded("detaching from closures", self._repeated_closures.stop)
         PROGRAM_PROFILERS.unwatch()
         self.garbage.detach()
 
@@ -382,6 +385,7 @@ class Attachments:
             product_orders=extras.inputs.product_orders.rows(),
             saved_views=extras.inputs.saved_views.rows(),
             weight_penalties=extras.inputs.weight_penalties.rows(),
+            repeated_closures=self._repeated_closures.rows(steps),
             regrown_inputs=self._growing.rows(steps),
             recomputed_outputs=self._recomputed.rows(),
             paths=paths,

@@ -16,7 +16,7 @@ from perfkit.measures.results.host import Ops, Repeat
 from perfkit.measures.results.measurements import Measurements
 from perfkit.measures.results.work import OpWorkTime, StepWork
 from perfkit.rules.ops import many_small_ops
-from perfkit.run.records import Lines, ModuleCalls, TracedLine
+from perfkit.run.records import LineRow, Lines, ModuleCalls, TracedLine
 
 MS = 1_000_000
 
@@ -405,6 +405,17 @@ def test_a_loop_over_modules_and_one_of_few_iterations_are_none(build: Any) -> N
 
     assert by_ledger(build, lines(over_modules), *rows_of_loop(limit_ms=1)) == []
     assert by_ledger(build, lines(line_of(22, 6, 21, "forward")), *rows_of_loop(limit_ms=1)) == []
+
+
+def test_a_loop_that_steps_an_optimizer_is_none(build: Any) -> None:
+    traced = lines(line_of(22, 48, 21, "forward"))
+    update = LineRow(
+        file="model.py", line=22, function="forward", owner="user", phase="optimizer", samples=9, host_ns=MS
+    )
+
+    assert by_ledger(build, traced, *rows_of_loop(limit_ms=1))
+    updates = msgspec.structs.replace(traced, rows=(update,))
+    assert by_ledger(build, updates, *rows_of_loop(limit_ms=1)) == []
 
 
 def test_a_recurrence_written_by_hand_is_found_and_one_with_attention_a_rollout_or_a_generation_is_not(

@@ -75,7 +75,7 @@ class LoopHooks(LoopObserver):
         self.on_grad: Callable[[], None] = lambda: None
         self._on_epoch_end, self._on_evaluation, self._on_thread = on_epoch_end, on_evaluation, on_thread
         self._fetches = self._engines = self._optimizing = 0
-        self._closures = Closures(clock)
+        self.closures = Closures(clock)
         self._scaler_steps = ScalerSteps(self._is_scaler_step, self._optimizer_begins, self._optimizer_ends)
         self._loaders: dict[int, Mode] = {}
         self._doubted: int | None = None
@@ -135,7 +135,7 @@ class LoopHooks(LoopObserver):
 
     def _forget_broken_optimizer(self) -> None:
         """Close an optimizer step that raised (torch calls no post hook then); none can be open where it is called."""
-        if self._optimizing and not self._closures.running:
+        if self._optimizing and not self.closures.running:
             self._optimizing = 0
             self._clock.leave("optimizer")
 
@@ -355,7 +355,7 @@ class LoopHooks(LoopObserver):
                 self._optimizing = 1
                 enter()
             # torch passes step()'s own arguments, the optimizer itself first.
-            return None if len(args) == 1 and not kwargs else self._closures.timed(args, kwargs)
+            return None if len(args) == 1 and not kwargs else self.closures.timed(args, kwargs)
 
         def after(optimizer: Any, args: Any, kwargs: Any) -> None:
             if get_ident() != self._thread or not clock.running:

@@ -39,8 +39,8 @@ from perfkit.run.records import Lines, Phase, RepeatedOps
 
 ID = "repeated-in-step"
 CLAIMS = (*COMPUTING, *PYTHON)
-#: Modules that are called again are known by their calls.
-FOLLOWS = ("unexpected-call-count",)
+#: Modules that are called again are known by their calls, and so are closures, where a step has several of L-BFGS.
+FOLLOWS = ("unexpected-call-count", "repeated-closure")
 FOLLOWS_IN_FUNCTION = ("repeated-work",)
 FOLLOWS_AT_LINE = ("rebuilt-buffer",)
 

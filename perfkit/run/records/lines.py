@@ -18,6 +18,7 @@ from perfkit.run.records.needless_work import (
     ProductOrder,
     RebuiltBuffer,
     RecomputedOutputs,
+    RepeatedClosure,
     RepeatedHeads,
     RepeatedOps,
     RepeatedRows,
@@ -282,7 +283,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     ``repeated_heads`` one per line whose attention reads copies of keys, ``repeated_rows`` one per line and sizes of a
     layer that gets rows several times, ``product_orders`` one per line and sizes of its product, ``saved_views`` one
     per line that saves parts of a memory and with them all of it, ``masked_places`` one per number of places that
-    attention masks, ``weight_penalties`` one per line that sums up squares of parameters, ``regrown_inputs`` one per
+    attention masks, ``weight_penalties`` one per line that sums up squares of parameters, ``repeated_closures`` at most
+    one, for the steps of an L-BFGS that begin where the step before has evaluated, ``regrown_inputs`` one per
     line, phase and module, ``recomputed_outputs`` one per frozen module that gets the same inputs again. ``paths`` has
     the samples of ``rows`` without those in workers; None: none, or recorded before version 0.2.
     ``training_inputs`` are lines whose results training reads: see `perfkit.record.samplers.training_inputs`.
@@ -319,6 +321,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     masked_places: tuple[MaskedPlaces, ...] = ()
     product_orders: tuple[ProductOrder, ...] = ()
     weight_penalties: tuple[WeightPenalty, ...] = ()
+    repeated_closures: tuple[RepeatedClosure, ...] = ()
     regrown_inputs: tuple[RegrownInputs, ...] = ()
     recomputed_outputs: tuple[RecomputedOutputs, ...] = ()
     paths: CallPaths | None = None

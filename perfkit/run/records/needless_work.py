@@ -244,6 +244,28 @@ class SavedViews(CodeLine, frozen=True, kw_only=True):
     in_memory: bool = False
 
 
+class RepeatedClosure(CodeLine, frozen=True, kw_only=True):
+    """A line that steps an L-BFGS whose closure is first called at a point that the step before has evaluated.
+
+    Attributes:
+        steps: The steps that were watched, ``calls`` the calls of the closure in them, and ``again`` the steps whose
+            first call had the parameters, the loss and the gradients of a call in the step before.
+        host_ns: The time of such a call, of ``of_ns`` from one step to the next (medians).
+        max_iter: How many iterations a step has at most.
+        share: The share of the run's steps in which an L-BFGS stepped, 0 to 1.
+        made_at: The line that makes the optimizer, as ``created_at`` of `OptimizerFacts`.
+    """
+
+    steps: Count
+    calls: Count
+    again: Count
+    host_ns: Count
+    of_ns: Count
+    max_iter: Count
+    share: float
+    made_at: Location | None = None
+
+
 class WeightPenalty(CodeLine, frozen=True, kw_only=True):
     """A line that sums up the squares of ``parameters`` parameters of together ``elements`` elements in a step.
 

@@ -65,8 +65,7 @@ def test_the_resize_of_the_channels_and_the_layer_of_the_pixels_that_the_other_o
     assert finding.saving_low_ns == pytest.approx(0.6 * finding.cost_ns, rel=1e-6)
     assert (finding.change, finding.spent) == (None, RESIZE)
     assert finding.message.startswith(
-        "A map of 64 channels is resized to 16 times as many pixels, once per step, before a layer makes 4 of the "
-        "channels"
+        "A map of 64 channels is resized to 16 times as many pixels, once per step, before a layer makes 4 channels"
     )
     assert "F.interpolate(self.head(x), size)" in finding.advice
 
@@ -89,8 +88,7 @@ def test_an_average_behind_a_layer_costs_what_the_layer_computes_of_pixels_that_
 
     assert finding.cost_ns == pytest.approx((24 * 3 / 4 + 4 / 2) / 2 * MS)
     assert finding.message.startswith(
-        "A layer from 32 to 64 channels computes 4 pixels or words for each one that an average then leaves, once per "
-        "step"
+        "A layer makes 64 channels of 32, once per step, for 4 times as many pixels or words as an average leaves"
     )
     assert finding.advice.startswith("Average first")
 

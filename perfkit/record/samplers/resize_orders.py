@@ -51,7 +51,7 @@ class _Order:
 
 
 @dataclass(eq=False)
-class _Memory:
+class _ChannelMemory:
     """Memory with the elements of a result, in which its channels are ``stride`` apart."""
 
     made: _Order
@@ -71,7 +71,7 @@ class _Memory:
         return next((at for at, dim in enumerate(dims) if dim == (self.channels, self.stride)), None)
 
 
-class ResizeOrderCounts(FollowedResults[_Memory]):
+class ResizeOrderCounts(FollowedResults[_ChannelMemory]):
     """Follows resized maps and results of layers through one step; keeps no tensor alive."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class ResizeOrderCounts(FollowedResults[_Memory]):
         if not in_library and is_plain(out) and out.device.type == "cpu" and out.dim() > 1:
             self._begin(name, inputs[0], out, site)
 
-    def _read(self, memory: _Memory, name: str, arguments: Any, tensor: Any, out: Any) -> bool:
+    def _read(self, memory: _ChannelMemory, name: str, arguments: Any, tensor: Any, out: Any) -> bool:
         """An op reads the memory into another one; returns whether both orders of it and the first op are the same."""
         made, dim = memory.made, memory.channel_dim(tensor)
         if dim is None:
@@ -145,7 +145,7 @@ class ResizeOrderCounts(FollowedResults[_Memory]):
             self.lost = True
             return
         reference = memory_reference(out)
-        self._known[reference.cdata] = _Memory(
+        self._known[reference.cdata] = _ChannelMemory(
             order, int(out.shape[dim]), int(out.stride(dim)), int(out.numel()), reference
         )
 

@@ -24,8 +24,8 @@ from perfkit.run.records import ResizeOrder
 
 #: Results of fewer elements are not followed: whatever the order is, they take little (chosen).
 _ELEMENTS = 10_000
-#: Ops whose weights for a place's neighbours sum to one, by how their names begin: a bias is the same in both orders.
-_INTERPOLATIONS = ("upsample_", "_upsample_", "repeat")
+#: Ops whose weights for the pixels around sum to one, as a bias needs, by how their names begin without underscores.
+_INTERPOLATIONS = ("upsample_", "repeat")
 _POOLS = ("avg_pool1d", "avg_pool2d", "avg_pool3d")
 _ADAPTIVE_POOLS = tuple(f"{start}adaptive_avg_pool{dims}d" for start in ("", "_") for dims in (1, 2, 3))
 #: Ops after which the elements are at the same places; the copy of what is expanded repeats it.
@@ -169,7 +169,7 @@ class ResizeOrderCounts(FollowedResults[_ChannelMemory]):
 def _is_resized(name: str, source: Any, out: Any) -> bool:
     """Whether an op makes more places of a map, and as many channels and samples."""
     is_area = name in _ADAPTIVE_POOLS
-    if not name.startswith(_INTERPOLATIONS) and name not in _COPIES and not is_area:
+    if not name.lstrip("_").startswith(_INTERPOLATIONS) and name not in _COPIES and not is_area:
         return False
     same = out.dim() == source.dim() > 2 and out.shape[:2] == source.shape[:2]
     return same and all(source.stride()[:2]) and _elements(source) < out.numel()

@@ -383,6 +383,7 @@ class Attachments:
             repeated_rows=extras.inputs.repeated_rows.rows(),
             masked_places=extras.inputs.masked_places.rows(),
             product_orders=extras.inputs.product_orders.rows(),
+            resize_orders=extras.inputs.resize_orders.rows(),
             saved_views=extras.inputs.saved_views.rows(),
             weight_penalties=extras.inputs.weight_penalties.rows(),
             repeated_closures=self._repeated_closures.rows(steps),

@@ -115,7 +115,7 @@ class ConstantOpLog:
                 self.unread.end()  # none in the first step
             self._before, self._numbers = self._numbers, set()
             self.buffers.end_step()
-            self.inputs.product_orders.end_step()
+            self.inputs.end_step()
             self._values.clear()
             self._memory = {key: known for key, known in self._memory.items() if known[0]() is not None}
             self._ops = 0
@@ -175,7 +175,7 @@ class ConstantOpLog:
         self.unread.add(func, inputs, out, path, took_ns if phase in COUNTED else 0)
         if not path:
             return  # a library's loop in a process of its own, such as a spawned rank: no line is the user's
-        self.inputs.product_orders.add(func, inputs, out, path[0], in_library=bool(between))
+        self.inputs.add_first(func, inputs, out, path[0], in_library=bool(between))
         if number in self._before and not _on_device(out):
             self._phases.setdefault(path, phase)
             self._count(path, between, took_ns, 1)

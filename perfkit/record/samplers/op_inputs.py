@@ -1,8 +1,9 @@
 """What goes into the ops of one step that makes them slow or useless.
 
 That is subnormal numbers, matrices of zeros, diagonal ones, lengths of Fourier transforms, shapes that broadcast by
-mistake, copies of keys for several heads or of rows, products in the slower order, masked places, targets that a loss
-ignores, rows that nothing reads or that are multiplied by zero, parameters in a penalty, and views that are saved.
+mistake, copies of keys for several heads or of rows, products in the slower order, layers before what averages places
+or behind what adds some, masked places, targets that a loss ignores, rows that nothing reads or that are multiplied by
+zero, parameters in a penalty, and views that are saved.
 
 `ConstantOpLog` hands on the ops of the forward, and to `MaskedPlaceCounts` those of the backward; only those on a CPU
 are looked at.
@@ -29,6 +30,7 @@ from perfkit.record.samplers.op_schemas import tensors_in
 from perfkit.record.samplers.product_orders import ProductOrderCounts
 from perfkit.record.samplers.repeated_heads import RepeatedHeadCounts
 from perfkit.record.samplers.repeated_rows import RepeatedRowCounts
+from perfkit.record.samplers.resize_orders import ResizeOrderCounts
 from perfkit.record.samplers.saved_views import SavedViewCounts
 from perfkit.record.samplers.sparse_inputs import SparseInputCounts
 from perfkit.record.samplers.unread_scores import UnreadScoreCounts
@@ -97,8 +99,10 @@ class OpInputs:
         self.fft_lengths = FftLengths()
         self.repeated_heads = RepeatedHeadCounts()
         self.repeated_rows = RepeatedRowCounts()
-        #: Gets the named arguments too.
+        #: Get the named arguments too.
         self.product_orders = ProductOrderCounts()
+        self.resize_orders = ResizeOrderCounts()
+        self._orders = (self.product_orders, self.resize_orders)
         #: Gets the ops of the backward too.
         self.masked_places = MaskedPlaceCounts()
         #: Hears of both steps what is saved.
@@ -149,19 +153,32 @@ class OpInputs:
         if func.overloadpacket.__name__ != _VIEW:
             self.repeated_rows.add(func, arguments, out, site)
 
+    def add_first(self, func: Any, inputs: tuple[Any, Any], out: Any, site: Site, *, in_library: bool) -> None:
+        """The same with the named arguments, before `add`."""
+        for orders in self._orders:
+            orders.add(func, inputs, out, site, in_library=in_library)
+
+    def end_step(self) -> None:
+        """The step is over."""
+        for orders in self._orders:
+            orders.end_step()
+
     def add_read(self, tensor: Any, site: Site) -> None:
         """Python reads all values of a tensor, as an op does that returns no tensor."""
-        self.product_orders.add_read(tensor)
+        for orders in self._orders:
+            orders.add_read(tensor)
         self._follow(torch.ops.aten._local_scalar_dense.default, (tensor,), None, site)
 
     def add_shared(self, tensor: Any) -> None:
         """The memory of a tensor is handed on, on any thread: all of it may be read."""
         self._dropped_rows.add_read(tensor)
-        self.product_orders.add_read(tensor)
+        for orders in self._orders:
+            orders.add_read(tensor)
 
     def add_elsewhere(self, func: Any, inputs: tuple[Any, Any], phase: Phase, *, missed: bool) -> None:
         """An op that is not looked at got these arguments; ``missed`` where it may make what others read."""
-        self.product_orders.add_elsewhere(inputs, missed=missed)
+        for orders in self._orders:
+            orders.add_elsewhere(inputs, missed=missed)
         if phase == "backward":
             # It reads rows that nothing picks, as zeros.
             self.masked_places.add_backward(func, inputs[0])

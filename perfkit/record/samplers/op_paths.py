@@ -17,7 +17,11 @@ from perfkit.record.samplers.source_lookup import find_calls, user_files
 #: Lines that lead to an op.
 _MAX_PATH = 16
 #: Owners of frames between an op and who asked for it.
-BENEATH = ("torch", "python", "perfkit")
+_BENEATH = ("torch", "python", "perfkit")
+#: torch's modules whose own layers can be neither moved nor indexed from outside.
+_CLOSED = tuple(f"torch/nn/modules/{name}.py" for name in ("rnn", "activation", "transformer"))
+#: A library's layer that is used as torch's.
+_LAYER_OF_LIBRARY = "torch_geometric/nn/dense/linear.py"
 
 
 def path_of_op() -> tuple[Path, tuple[CodeType, ...], str | None]:
@@ -34,12 +38,24 @@ def path_of_op() -> tuple[Path, tuple[CodeType, ...], str | None]:
             path.append((frame.f_code, line_of(frame)))
             if len(path) == _MAX_PATH:
                 break
-        elif not path and owner not in BENEATH:
+        elif not path and owner not in _BENEATH:
             between.append(frame.f_code)
             outermost = frame
     module = outermost.f_locals.get("self") if outermost is not None else None
     name = type(module).__name__ if isinstance(module, torch.nn.Module) else None
     return tuple(path), tuple(reversed(between)), name
+
+
+def is_closed() -> bool:
+    """Whether a library, or a module of torch that gives no access to its layers, asked for the op."""
+    for frame in frames_outwards(sys._getframe(1)):
+        file = frame.f_code.co_filename.replace("\\", "/")
+        owner = owner_of(frame.f_code.co_filename)
+        if owner == USER:
+            return False
+        if file.endswith(_CLOSED) or (owner not in _BENEATH and not file.endswith(_LAYER_OF_LIBRARY)):
+            return True
+    return False
 
 
 def calls_on(path: Path) -> Iterator[Path]:

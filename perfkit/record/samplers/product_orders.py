@@ -9,37 +9,30 @@ which of its dimensions are rows and columns.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
-from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from perfkit._code_owner import USER, function_name
-from perfkit._raised_signals import leave_to_program
 from perfkit.record.program_values import is_tensor, without_modes
 from perfkit.record.samplers.call_paths import Site, location_of
+from perfkit.record.samplers.followed_results import MAX_TENSORS, FollowedResults, key_of, memory_reference
 from perfkit.record.samplers.op_schemas import flattened
 from perfkit.run.records import ProductOrder
 
 #: Results of fewer elements are not followed: whatever the order is, such products take little (chosen).
 _ELEMENTS = 10_000
-#: Tensors that are followed in a step.
-_MAX_TENSORS = 10_000
 #: Ops with two factors as their first arguments, and after a summand, which is none of the result's business.
 _PRODUCTS, _WITH_SUMMAND = ("mm", "bmm", "mv", "matmul"), ("addmm", "baddbmm", "addmv")
 #: Ops after which the elements are at the same places; under inference_mode the last two are ops.
 _COPIES = ("clone", "_unsafe_view", "contiguous", "reshape")
 _SCALES = ("mul", "div", "neg")
-#: Tells whether the autograd engine runs what is heard. Private to torch; without it all of a backward are reads.
-_graph_task: Any = getattr(torch._C, "_current_graph_task_id", lambda: _NO_TASK)
-_NO_TASK = -1
 
 
 class _Axis(NamedTuple):
@@ -95,44 +88,21 @@ class _Product:
 class _Memory:
     """Memory with the elements of a product's result. The reference says whether it still exists, and keeps its key."""
 
-    product: _Product
+    made: _Product
     layout: _Layout
     reference: StorageWeakRef
     is_read: bool = False
 
 
-class ProductOrderCounts:
+class ProductOrderCounts(FollowedResults[_Memory]):
     """Follows the results of products through one step; keeps no tensor alive."""
 
     def __init__(self) -> None:
-        self._known: dict[int, _Memory] = {}
+        super().__init__()
         #: Memory with what ops have made of parameters alone; the references keep the keys.
         self._weights: dict[int, StorageWeakRef] = {}
         self._products: list[_Product] = []
         self._ops = 0
-        #: Whether what reads a tensor may have been missed.
-        self.lost = False
-
-    def add(self, func: Any, inputs: tuple[Any, Any], out: Any, site: Site, *, in_library: bool) -> None:
-        """An op of a line of the user's got these arguments, positional and named, and has returned ``out``."""
-        try:
-            self._follow(func.overloadpacket.__name__.removesuffix("_"), inputs, out, site, in_library)
-        except Exception as error:  # noqa: BLE001 - tensors of any kind
-            self.lost = True
-            leave_to_program(error)
-
-    def add_elsewhere(self, inputs: tuple[Any, Any], *, missed: bool) -> None:
-        """An op that is not looked at got these arguments; ``missed`` where it may make what others read."""
-        self.lost |= missed
-        # What the backward reads is that of the other order, in the other order.
-        if self._known and _graph_task() == _NO_TASK:
-            for tensor in flattened(inputs):
-                self.add_read(tensor)
-
-    def add_read(self, tensor: Any) -> None:
-        """Python reads all values of a tensor."""
-        if (memory := self._memory_of(tensor)) is not None:
-            memory.product.is_needed = True
 
     def _follow(self, name: str, inputs: tuple[Any, Any], out: Any, site: Site, in_library: bool) -> None:
         self._ops += 1
@@ -141,12 +111,12 @@ class ProductOrderCounts:
             for tensor in flattened(inputs):
                 if (memory := self._memory_of(tensor)) is None:
                     continue
-                memory.product.lines.add(site)
+                memory.made.lines.add(site)
                 follows = _is_copy_or_scale(name, inputs, tensor) and is_tensor(out)
                 if in_library or not (
                     self._copy(memory, tensor, out) if follows else self._multiply(memory, tensor, factors)
                 ):
-                    memory.product.is_needed = True
+                    memory.made.is_needed = True
         if factors is None:
             self._add_weight(inputs, out)
         if factors is not None and not in_library and name not in _WITH_SUMMAND:
@@ -156,24 +126,24 @@ class ProductOrderCounts:
 
     def _copy(self, memory: _Memory, tensor: Any, out: Any) -> bool:
         """A copy or a multiple has been made; returns whether it can be followed."""
-        if _key(out) == memory.reference.cdata:
+        if key_of(out) == memory.reference.cdata:
             return _moved(memory.layout, tensor, tensor) is not None  # in place, or a view
         layout = _moved(memory.layout, tensor, out)
         if memory.is_read or layout is None:
             return False
         memory.is_read = True
-        self._remember(memory.product, layout, out)
+        self._remember(memory.made, layout, out)
         return True
 
     def _multiply(self, memory: _Memory, tensor: Any, factors: tuple[Any, Any] | None) -> bool:
         """A product reads the result, or another op; returns whether the order of both could be changed."""
-        product = memory.product
+        product = memory.made
         if factors is None or memory.is_read or product.outer is not None:
             return False
         memory.is_read = True
-        is_left = memory.reference.cdata == _key(factors[0])
+        is_left = memory.reference.cdata == key_of(factors[0])
         own, other = factors if is_left else factors[::-1]
-        if not is_left and memory.reference.cdata != _key(own):
+        if not is_left and memory.reference.cdata != key_of(own):
             return False  # the summand
         # Who asks for the gradient of the result needs the result.
         if own._backward_hooks or own.retains_grad:
@@ -213,38 +183,28 @@ class ProductOrderCounts:
         self._remember(product, layout, out)
 
     def _remember(self, product: _Product, layout: _Layout, out: Any) -> None:
-        if len(self._known) >= _MAX_TENSORS:
+        if len(self._known) >= MAX_TENSORS:
             self.lost = True
             return
-        reference = StorageWeakRef(out.untyped_storage())  # type: ignore[no-untyped-call]  # torch's has no annotations
+        reference = memory_reference(out)
         self._known[reference.cdata] = _Memory(product, layout, reference)
 
     def _is_weight(self, tensor: Any) -> bool:
         """Whether it is a parameter, a view of one, or made of such alone: a cast, or a norm of a weight."""
         is_own = any(isinstance(one, torch.nn.Parameter) for one in (tensor, tensor._base))
-        return is_own or _key(tensor) in self._weights
+        return is_own or key_of(tensor) in self._weights
 
     def _add_weight(self, inputs: tuple[Any, Any], out: Any) -> None:
         tensors = [one for one in flattened(inputs) if is_tensor(one)]
-        if not is_tensor(out) or not tensors or len(self._weights) >= _MAX_TENSORS:
+        if not is_tensor(out) or not tensors or len(self._weights) >= MAX_TENSORS:
             return
         if all(one.numel() == 1 or self._is_weight(one) for one in tensors) and any(map(self._is_weight, tensors)):
-            reference = StorageWeakRef(out.untyped_storage())  # type: ignore[no-untyped-call]  # no annotations
+            reference = memory_reference(out)
             self._weights[reference.cdata] = reference
 
-    def _memory_of(self, tensor: Any) -> _Memory | None:
-        return self._known.get(_key(tensor)) if is_tensor(tensor) else None
-
     def end_step(self) -> None:
-        """The step is over: a result that still exists is kept by the program, or is a variable of its loop."""
-        running, frame = set[CodeType](), sys._getframe()
-        while frame is not None:
-            running.add(frame.f_code)
-            frame = frame.f_back  # type: ignore[assignment]  # the last one has None
-        for memory in self._known.values():
-            if memory.product.site[0] not in running and not memory.reference.expired():
-                memory.product.is_needed = True
-        self._known.clear()
+        """The step is over."""
+        super().end_step()
         self._weights.clear()
 
     def rows(self) -> tuple[ProductOrder, ...]:
@@ -280,14 +240,6 @@ def _row(key: tuple[Any, ...], calls: int, lines: set[Site]) -> ProductOrder:
         is_transposed=is_transposed,
         calls=calls,
     )
-
-
-def _key(tensor: Any) -> int:
-    """What tells its memory from all other as long as that is referred to; 0 where it has none."""
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (RuntimeError, NotImplementedError):
-        return 0
 
 
 def _factors(name: str, arguments: Any) -> tuple[Any, Any] | None:

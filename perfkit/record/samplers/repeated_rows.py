@@ -7,16 +7,15 @@ table of parameters, or equal in blocks. Where a step has no other rows, its bat
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from typing import Any, NamedTuple
 
 import torch
 
-from perfkit._code_owner import USER, frames_outwards, function_name, owner_of
+from perfkit._code_owner import USER, function_name
 from perfkit.record.program_values import is_plain, is_tensor, without_modes
 from perfkit.record.samplers.call_paths import Site
-from perfkit.record.samplers.op_paths import BENEATH
+from perfkit.record.samplers.op_paths import is_closed
 from perfkit.record.samplers.op_schemas import tensors_in
 from perfkit.run.records import RepeatedRows
 
@@ -37,10 +36,6 @@ _FEW_COLUMNS, _MIXES, _OTHERS = 16, 0x9E3779B97F4A7C1, 8
 _DENSE = 0.1
 #: Places of a row's first copy that are tried as the length of a block.
 _TRIED = 8
-#: torch's modules whose own layers get such rows: what they compute cannot be indexed from outside.
-_CLOSED = tuple(f"torch/nn/modules/{name}.py" for name in ("rnn", "activation", "transformer"))
-#: A library's layer that is used as torch's.
-_LAYER_OF_LIBRARY = "torch_geometric/nn/dense/linear.py"
 
 
 class _Origin(NamedTuple):
@@ -156,7 +151,7 @@ class RepeatedRowCounts:
         with without_modes():
             copies = self._copies_in(source.detach().reshape(rows, columns), origin)
         is_repeated = copies is not None
-        if copies is not None and _is_closed():
+        if copies is not None and is_closed():
             copies = None
         key = site, rows, columns, results
         self._calls[key] += 1
@@ -261,18 +256,6 @@ def _numbers_of(matrix: Any) -> Any:
         mixed = (bits ^ (bits >> 13)) * factors
         numbers.append((mixed ^ (mixed >> 29)).sum(1))
     return torch.cat(numbers)
-
-
-def _is_closed() -> bool:
-    """Whether a library, or a module of torch that gives no access to its layers, asked for the op."""
-    for frame in frames_outwards(sys._getframe(1)):
-        file = frame.f_code.co_filename.replace("\\", "/")
-        owner = owner_of(frame.f_code.co_filename)
-        if owner == USER:
-            return False
-        if file.endswith(_CLOSED) or (owner not in BENEATH and not file.endswith(_LAYER_OF_LIBRARY)):
-            return True
-    return False
 
 
 def _rows_in_memory(tensor: Any) -> int:

@@ -26,14 +26,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import msgspec
+
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.work import OpWorkTime, StepWork
+from perfkit.rules._resize_orders import left_of, slow_orders
 from perfkit.rules._settings import first_call
 from perfkit.rules._work_rows import busiest_place, limit_ns
-from perfkit.run.records import MODELS, MachineLimits, OpKind, Rank
+from perfkit.run.records import MODELS, Lines, MachineLimits, OpKind, Rank
 
 ID = "channels-first"
 CLAIMS = (Selector(owner="computing"),)
@@ -52,15 +55,18 @@ _SHAPE = re.compile(r"\d+x(\d+)x\d+x\d+")
 _LEAST, _OF_OTHERS = 0.7, 0.6
 
 
-def check(step: StepBudget, work: StepWork, limits: MachineLimits, rank: Rank | None = None) -> Iterator[Finding]:
+def check(
+    step: StepBudget, work: StepWork, limits: MachineLimits, rank: Rank | None = None, lines: Lines | None = None
+) -> Iterator[Finding]:
     """Find pooling and resizing with channels first, and what it takes beyond channels last."""
-    rows = [row for row in work.rows if _is_slow(row, limits)]
+    of_work = [_with_layer_first(row, lines) for row in work.rows]
+    rows = [row for row in of_work if _is_slow(row, limits)]
     per_step = step.wall_ns / max(1, work.step_ns)
     beyond = sum(row.ns - limit_ns(row, limits) for row in rows) * per_step
     if step.device is not None or step.is_negligible(beyond):
         return
     # Convolutions and batch norms of the same images may be faster, too.
-    others = [row for row in work.rows if row.channels_first and row.kind not in _KINDS]
+    others = [row for row in of_work if row.channels_first and row.kind not in _KINDS]
     cost = beyond + _OF_OTHERS * sum(max(0.0, row.ns - limit_ns(row, limits)) for row in others) * per_step
     taken, limit = sum(row.ns for row in rows), sum(limit_ns(row, limits) for row in rows)
     first, *more = dict.fromkeys(_KINDS[row.kind] for row in rows if row.kind is not None)
@@ -81,6 +87,12 @@ def check(step: StepBudget, work: StepWork, limits: MachineLimits, rank: Rank | 
             Evidence("shapes", rows[0].shapes.split(" ")[0], "", "the longest of them"),
         ),
     )
+
+
+def _with_layer_first(row: OpWorkTime, lines: Lines | None) -> OpWorkTime:
+    """The part of a row that `resize-order` does not report."""
+    left = min((left_of(row, one) for one in slow_orders(lines)), default=1.0) if lines is not None else 1.0
+    return row if left >= 1.0 else msgspec.structs.replace(row, ns=round(left * row.ns), calls=left * row.calls)
 
 
 def _is_slow(row: OpWorkTime, limits: MachineLimits) -> bool:

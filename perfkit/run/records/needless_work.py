@@ -229,6 +229,21 @@ class ProductOrder(CodeLine, frozen=True, kw_only=True):
     read_at: tuple[Location, ...]
 
 
+class ResizeOrder(CodeLine, frozen=True, kw_only=True):
+    """A line that resizes a map before a layer makes other channels of it, or has a layer whose result is averaged.
+
+    The interpolation or the average makes the second number of all samples' ``places`` of the first one, the layer
+    computes the second number of ``channels`` from the first one for each place, in each of ``calls`` calls in a step.
+    Resizing comes first where places become more, the layer where they become fewer. ``read_at`` are the lines of
+    copies of the result and, last, of the other op.
+    """
+
+    places: tuple[Count, Count]
+    channels: tuple[Count, Count]
+    calls: Count
+    read_at: tuple[Location, ...]
+
+
 class SavedViews(CodeLine, frozen=True, kw_only=True):
     """A line that saves tensors of together ``bytes`` in ``calls`` pickles of a step, and ``storage_bytes`` with them.
 

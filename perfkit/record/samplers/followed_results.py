@@ -1,0 +1,106 @@
+"""Results of ops that are followed through one step to what reads them: what samplers of orders of ops have in common.
+
+`ConstantOpLog` hands on the ops of a step, without views: a tensor is known by its memory.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from types import CodeType
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from perfkit._raised_signals import leave_to_program
+from perfkit.record.program_values import is_tensor
+from perfkit.record.samplers.call_paths import Site
+from perfkit.record.samplers.op_schemas import flattened
+
+#: Tensors that are followed in a step.
+MAX_TENSORS = 10_000
+#: Tells whether the autograd engine runs what is heard. Private to torch; without it all of a backward are reads.
+_graph_task: Any = getattr(torch._C, "_current_graph_task_id", lambda: _NO_TASK)
+_NO_TASK = -1
+
+
+class _Made(Protocol):
+    """What an op of a line has made; ``is_needed`` once something needs the result itself, or may."""
+
+    site: Site
+    is_needed: bool
+
+
+class _Followed(Protocol):
+    """Memory with a result. The reference says whether it still exists, and keeps its key."""
+
+    @property
+    def made(self) -> _Made: ...
+
+    @property
+    def reference(self) -> StorageWeakRef: ...
+
+
+M = TypeVar("M", bound=_Followed)
+
+
+class FollowedResults(ABC, Generic[M]):
+    """Knows the memory of results, and what reads it elsewhere; keeps no tensor alive."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, M] = {}
+        #: Whether what reads a tensor may have been missed.
+        self.lost = False
+
+    def add(self, func: Any, inputs: tuple[Any, Any], out: Any, site: Site, *, in_library: bool) -> None:
+        """An op of a line of the user's got these arguments, positional and named, and has returned ``out``."""
+        try:
+            self._follow(func.overloadpacket.__name__.removesuffix("_"), inputs, out, site, in_library)
+        except Exception as error:  # noqa: BLE001 - tensors of any kind
+            self.lost = True
+            leave_to_program(error)
+
+    @abstractmethod
+    def _follow(self, name: str, inputs: tuple[Any, Any], out: Any, site: Site, in_library: bool) -> None:
+        """An op of this name, without the underscore of one in place, has returned ``out``; may raise."""
+
+    def add_elsewhere(self, inputs: tuple[Any, Any], *, missed: bool) -> None:
+        """An op that is not looked at got these arguments; ``missed`` where it may make what others read."""
+        self.lost |= missed
+        # What the backward reads is that of the other order, in the other order.
+        if self._known and _graph_task() == _NO_TASK:
+            for tensor in flattened(inputs):
+                self.add_read(tensor)
+
+    def add_read(self, tensor: Any) -> None:
+        """Python reads all values of a tensor."""
+        if (memory := self._memory_of(tensor)) is not None:
+            memory.made.is_needed = True
+
+    def _memory_of(self, tensor: Any) -> M | None:
+        return self._known.get(key_of(tensor)) if is_tensor(tensor) else None
+
+    def end_step(self) -> None:
+        """The step is over: a result that still exists is kept by the program, or is a variable of its loop."""
+        running, frame = set[CodeType](), sys._getframe()
+        while frame is not None:
+            running.add(frame.f_code)
+            frame = frame.f_back  # type: ignore[assignment]  # the last one has None
+        for memory in self._known.values():
+            if memory.made.site[0] not in running and not memory.reference.expired():
+                memory.made.is_needed = True
+        self._known.clear()
+
+
+def key_of(tensor: Any) -> int:
+    """What tells its memory from all other as long as that is referred to; 0 where it has none."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):
+        return 0
+
+
+def memory_reference(tensor: Any) -> StorageWeakRef:
+    """A weak reference to the memory of a tensor, by whose ``cdata`` it is known."""
+    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]  # torch's class has no annotations

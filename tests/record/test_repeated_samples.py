@@ -83,7 +83,8 @@ def test_copies_that_an_op_of_the_step_makes_are_found_with_its_line(
 
     assert (row.samples, row.needed, layers_of(row)) == (ALL, IMAGES, ["16x3x3x3"])
     assert row.line == step.__code__.co_firstlineno + 2
-    assert row.copied_at is not None and row.copied_at.line == copy.__code__.co_firstlineno
+    assert row.copied_at is not None
+    assert row.copied_at.line == copy.__code__.co_firstlineno
 
 
 @pytest.mark.parametrize(
@@ -92,18 +93,14 @@ def test_copies_that_an_op_of_the_step_makes_are_found_with_its_line(
         (WIDE, torch.randn(IMAGES, 3, 256)),
         (UP, X),
         (SOLID, torch.randn(IMAGES, 3, 8, 8, 8)),
-        (CONV.double(), X.double()),
+        (nn.Conv2d(3, 16, 3).double(), X.double()),
     ],
     ids=["1d", "transposed", "3d", "float64"],
 )
 def test_all_kinds_of_convolutions_are_found(layer: nn.Module, x: Tensor) -> None:
-    CONV.float()
-    layer = layer.to(x.dtype)
-
     [row] = found(lambda: layer(x.repeat_interleave(COPIES, dim=0)))
 
     assert (row.samples, row.needed) == (ALL, IMAGES)
-    CONV.float()
 
 
 def encode(copies: Tensor) -> Tensor:
@@ -134,11 +131,11 @@ def test_layers_and_what_is_between_them_are_counted_up_to_the_noise(inference: 
 def test_two_modules_that_get_the_same_copies_are_found_together() -> None:
     def step() -> Tensor:
         copies = X.repeat_interleave(COPIES, dim=0)
-        return SECOND(CONV(copies)) + F.conv2d(copies, CONV.weight, stride=2, padding=1)
+        return SECOND(CONV(copies)).sum() + F.conv2d(copies, CONV.weight).sum()
 
     [row] = found(step)
 
-    assert layers_of(row) == ["16x3x3x3", "16x16x3x3", "16x3x3x3"][: len(row.layers)]
+    assert layers_of(row) == ["16x3x3x3", "16x16x3x3"]
     assert [one.repeated for one in row.layers] == [2, 1]
 
 
@@ -165,7 +162,8 @@ def test_a_library_that_copies_for_the_users_layers_is_no_hindrance() -> None:
 
     [row] = found(lambda: CONV(copied(nn.Identity(), X)))
 
-    assert row.copied_at is not None and row.copied_at.line == row.line
+    assert row.copied_at is not None
+    assert row.copied_at.line == row.line
     assert found(lambda: copied(CONV, X)) == ()
 
 
@@ -238,11 +236,7 @@ def constant() -> Tensor:
         lambda: CONV(X.repeat_interleave(COPIES, dim=0)[:, :, :4, :4]),
         lambda: CONV(X[:2].repeat_interleave(3, dim=0)),
         lambda: GROUPED(torch.randn(ALL, 3, SIDE, SIDE).repeat(1, 8, 1, 1)),
-        lambda: (
-            F.conv2d(X.repeat_interleave(COPIES, dim=0).view(1, -1, SIDE, SIDE), GROUPED.weight, groups=24 * 1)
-            if GROUPED.weight.shape[1] == 1
-            else GROUPED(X.repeat(1, 8, 1, 1))
-        ),
+        lambda: GROUPED(X.repeat(COPIES // 2, 8, 1, 1) * torch.arange(1.0, 13).view(12, 1, 1, 1)),
         lambda: SQUARE(torch.randn(IMAGES, 64).repeat(COPIES, 1)),
         lambda: CONV(torch.full((ALL, 3, SIDE, SIDE), float("nan"))),
         lambda: F.conv2d(torch.randn(ALL, 3, SIDE, SIDE), X.repeat_interleave(COPIES, dim=0)),
@@ -264,7 +258,7 @@ def constant() -> Tensor:
         "a cheap layer",
         "few samples",
         "copies of channels",
-        "weights for each copy",
+        "a weight for each copy",
         "no convolution",
         "NaNs",
         "copies that are weights",

@@ -31,9 +31,9 @@ from perfkit.run.records import RepeatedLayer, RepeatedSamples
 _CONVOLUTIONS = ("convolution", *(f"conv{kind}{dim}d" for kind in ("", "_transpose") for dim in (1, 2, 3)))
 #: Products of rows with a matrix: the place of the rows.
 _PRODUCTS = {"mm": 0, "addmm": 1, "linear": 0, "matmul": 0}
-_REPEATS, _JOINS, _GATHERS = ("repeat", "repeat_interleave"), ("cat", "stack"), ("index", "index_select")
+_REPEATS, _JOINS, _GATHERS = ("repeat", "tile", "repeat_interleave"), ("cat", "stack"), ("index", "index_select")
 #: They copy a tensor as it is, also one that was expanded.
-_CLONES = ("clone", "reshape", "contiguous")
+_CLONES = ("clone", "reshape", "flatten", "contiguous")
 _BATCH_NORMS = ("native_batch_norm", "_native_batch_norm_legit", "batch_norm")
 #: Ops that may combine samples, or order them anew; ops along a dimension, which is their second argument.
 _ACROSS = frozenset(
@@ -115,7 +115,7 @@ class RepeatedSampleCounts:
         """An op of a line of the user's has returned ``out``; whether it is a layer that gets copies."""
         name = func.overloadpacket.__name__
         first = out[0] if isinstance(out, tuple) and out else out
-        if not is_plain(first) or first.device.type != "cpu" or not first.is_floating_point() or not first.dim():
+        if not is_plain(first) or first.device.type != "cpu" or not first.is_floating_point():
             return False
         tensors = [one for one in tensors_in(arguments) if is_plain(one) and one.is_floating_point()]
         before, key = self._before(tensors), _key_of(name, arguments, tensors, path[0])

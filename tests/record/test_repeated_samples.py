@@ -190,9 +190,9 @@ def test_an_uneven_index_is_silent_before_a_batch_norm_in_training() -> None:
         NORM.train()
 
 
-@pytest.mark.parametrize("limit", ["_MAX_SAMPLES", "_MAX_ELEMENTS"])
-def test_no_more_is_compared_than_a_step_may_take(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeated_samples, limit, 2 * ALL * (3 * SIDE * SIDE if limit == "_MAX_ELEMENTS" else 1))
+@pytest.mark.parametrize(("limit", "of_image"), [("_MAX_SAMPLES", 1), ("_MAX_ELEMENTS", 3 * SIDE * SIDE // 2)])
+def test_no_more_is_compared_than_a_step_may_take(limit: str, of_image: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeated_samples, limit, 2 * ALL * of_image)
 
     def step() -> None:
         for _ in range(5):
@@ -201,6 +201,28 @@ def test_no_more_is_compared_than_a_step_may_take(limit: str, monkeypatch: pytes
     [row] = found(step)
 
     assert [(one.repeated, one.calls) for one in row.layers] == [(2, 5)]
+
+
+def test_of_large_images_some_elements_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeated_samples, "_MAX_ELEMENTS", ALL * 64)
+    monkeypatch.setattr(repeated_samples, "_SAMPLED", 64)
+
+    def step(other: Tensor | float) -> None:
+        CONV(X.repeat_interleave(COPIES, dim=0) + other)
+
+    [row] = found(lambda: step(0.0))
+    assert row.needed == IMAGES
+    assert found(lambda: step(torch.randn(ALL, 3, 1, 1))) == ()
+
+
+def test_images_that_agree_in_what_is_looked_at_first_are_told_apart() -> None:
+    alike = X.clone()
+    alike.view(IMAGES, -1)[:, ::12] = 1.0
+
+    [row] = found(lambda: CONV(alike.repeat_interleave(COPIES, dim=0)))
+    assert row.needed == IMAGES
+    images = torch.randn(ALL, 3 * SIDE * SIDE).index_fill_(1, torch.arange(0, 768, 12), 1.0).view(ALL, 3, SIDE, SIDE)
+    assert found(lambda: OTHER(OTHERS).sum() + CONV(images).sum()) == ()
 
 
 def padded(real: int) -> Tensor:

@@ -135,7 +135,7 @@ def test_what_is_between_layers_and_products_after_them_count_too(build: Any) ->
     [finding] = found_of_samples(build, layer(), between, last)
 
     assert finding.cost_ns == pytest.approx((16 + 2 + 16) * 7 / 8 / 2 * MS)
-    assert "and one layer after it, 16 are different" in finding.message
+    assert "and one layer after it get, 16 are different" in finding.message
 
 
 def test_the_line_that_calls_most_of_the_time_is_where_it_is_spent(build: Any) -> None:

@@ -45,8 +45,9 @@ _ALONG = frozenset(
 )
 #: Fewer samples, elements of one, or multiplications are cheap, whatever is in them (chosen).
 _SAMPLES, _ELEMENTS, _MULTIPLICATIONS = 8, 64, 1_000_000
-#: Elements of the layers' inputs that are compared in a step. What is more: columns of layers after the first alone.
-_MAX_ELEMENTS, _FEW_COLUMNS = 50_000_000, 64
+#: Elements of layers' inputs that are compared in a step before samples of each sample's are, which are as many again
+#: at most (0.25 s in all were measured); how many of these, and of those by which samples are told apart first.
+_MAX_ELEMENTS, _SAMPLED, _FEW_COLUMNS = 10_000_000, 1_024, 64
 #: Samples that are sorted in a step, and tensors that are followed.
 _MAX_SAMPLES, _MAX_FOLLOWED = 100_000, 10_000
 
@@ -224,13 +225,17 @@ class RepeatedSampleCounts:
         samples = len(chain.first)
         if source.shape[0] % samples:
             return False
-        matrix = _matrix(source, samples)
-        if matrix is None:
-            return False
-        if self._compared + matrix.numel() > _MAX_ELEMENTS:
-            matrix = few_columns(matrix, _FEW_COLUMNS)
+        matrix = self._compared_part(_matrix(source, samples))
+        return matrix is not None and are_equal(matrix, chain.first)
+
+    def _compared_part(self, matrix: Any) -> Any:
+        """The columns that are compared; None where a step has compared enough."""
+        if matrix is not None and self._compared + matrix.numel() > _MAX_ELEMENTS:
+            matrix = few_columns(matrix, _SAMPLED)
+        if matrix is None or self._compared + matrix.numel() > 2 * _MAX_ELEMENTS:
+            return None
         self._compared += int(matrix.numel())
-        return are_equal(matrix, chain.first)
+        return matrix
 
     def _first_of(self, name: str, arguments: Any, out: Any, source: _Source | None) -> int | None:
         """The number of the chain that a convolution begins, or of one that gets the same copies."""
@@ -242,17 +247,17 @@ class RepeatedSampleCounts:
             return None
         matrix = _matrix(value, samples)
         self._sorted += samples
-        if matrix is None or self._sorted > _MAX_SAMPLES or self._compared + matrix.numel() > _MAX_ELEMENTS:
+        if matrix is None or self._sorted > _MAX_SAMPLES:
             return None
-        for columns in (few_columns(matrix, _FEW_COLUMNS), matrix):
-            first, different = first_places(numbers_of(columns))
-            if 2 * different > samples:
+        first, different = first_places(numbers_of(few_columns(matrix, _FEW_COLUMNS)))
+        matrix = self._compared_part(matrix) if 2 * different <= samples else None
+        if matrix is None:
+            return None
+        if not are_equal(matrix, first):
+            # These columns are equal in all, as borders are, or there are NaNs.
+            first, different = first_places(numbers_of(matrix))
+            if 2 * different > samples or not are_equal(matrix, first):
                 return None
-            self._compared += int(matrix.numel())
-            if are_equal(matrix, first):
-                break
-        else:
-            return None  # there are NaNs
         for at, chain in enumerate(self._chains):
             if chain.source == source and torch.equal(chain.first, first):
                 return at

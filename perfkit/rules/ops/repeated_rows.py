@@ -119,14 +119,14 @@ def _of_samples(found: RepeatedSamples, step: StepBudget, work: StepWork) -> Ite
     if not spent or 2 * found.needed > found.samples or step.is_negligible(cost):
         return
     others = sum(bool(one.weight or one.flops) for one in found.layers) - 1
-    after = "" if not others else " and one layer after it" if others == 1 else f" and {others} layers after it"
+    after = f" and {'one layer' if others == 1 else f'{others} layers'} after it get" if others else " gets"
     yield step.finding(
         cost=cost,
         saving=(_MINIMUM * cost, step.maximum_saving(cost)),
         spent=max(spent, key=lambda at: spent[at]),
         change=found.copied_at,
         message=(
-            f"Of {found.samples:,} samples that a convolution gets{after}, {found.needed:,} are different: the other "
+            f"Of {found.samples:,} samples that a convolution{after}, {found.needed:,} are different: the other "
             f"results are computed again: {step.shown(cost)}."
         ),
         advice=(

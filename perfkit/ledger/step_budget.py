@@ -255,7 +255,7 @@ class StepBudget(msgspec.Struct, frozen=True, kw_only=True):
         severity: Severity | None = None,
         **others: Any,
     ) -> Finding:
-        """A finding whose severity follows from the middle of its saving, or its cost on a device (``None``: a warning).
+        """A finding whose severity follows from the middle of its saving, on a device from its cost (None: a warning).
 
         ``cost`` and ``saving`` (low, high) are ns per step; ``others`` are further fields of `Finding`.
         """

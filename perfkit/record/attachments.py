@@ -381,6 +381,7 @@ class Attachments:
             slow_ffts=extras.inputs.fft_lengths.rows(),
             repeated_heads=extras.inputs.repeated_heads.rows(),
             repeated_rows=extras.inputs.repeated_rows.rows(),
+            repeated_samples=extras.inputs.repeated_samples(),
             masked_places=extras.inputs.masked_places.rows(),
             product_orders=extras.inputs.product_orders.rows(),
             resize_orders=extras.inputs.resize_orders.rows(),

@@ -128,6 +128,12 @@ def test_rows_that_are_gathered_from_results_of_the_step_need_no_others() -> Non
     assert row.needed == NODES
 
 
+def test_rows_that_an_op_of_the_step_puts_next_to_their_copies_need_no_others() -> None:
+    [row] = found(lambda: WIDE(GRID.repeat_interleave(16, dim=0)))
+
+    assert row.needed == NODES
+
+
 def test_the_sign_of_a_zero_makes_no_other_row() -> None:
     [row] = found(lambda: WIDE(SIGNED[SOURCE] * SIGNS), with_others=True)
 

@@ -10,7 +10,7 @@ import pytest
 from perfkit._location import Location
 from perfkit.measures.results.work import OpWorkTime, StepWork
 from perfkit.rules.ops import repeated_rows
-from perfkit.run.records import Lines, RepeatedRows
+from perfkit.run.records import Lines, RepeatedLayer, RepeatedRows, RepeatedSamples
 
 MS = 1_000_000
 AT, NEXT = (Location(file="train.py", line=line, function="message", owner="user") for line in (22, 23))
@@ -90,3 +90,74 @@ def test_rows_most_of_which_are_needed_and_a_short_time_are_no_finding(build: An
     assert found(build, msgspec.structs.replace(LAYER, needed=4097)) == []
     assert len(found(build, msgspec.structs.replace(LAYER, needed=4096))) == 1
     assert found(build, LAYER, scale=0) == []
+
+
+CALL, COPY, LOOP = (Location(file="train.py", line=line, function="forward", owner="user") for line in (40, 39, 60))
+SHAPE, WEIGHT = "128x1x28x28", "16x1x3x3"
+
+
+def layer(**fields: Any) -> RepeatedLayer:
+    given = {"shape": SHAPE, "weight": WEIGHT, "calls": 1, "repeated": 1, "called_at": CALL} | fields
+    return RepeatedLayer(file="train.py", line=22, function="encode", owner="user", **given)
+
+
+def found_of_samples(build: Any, *layers: RepeatedLayer, **fields: Any) -> list[Any]:
+    rows = (
+        product(4, op="aten::convolution", kind="convolution", phase="forward", shapes=f"{SHAPE} {WEIGHT} 16"),
+        product(12, op="aten::convolution_backward", kind="convolution", shapes=f"128x16x28x28 {SHAPE} {WEIGHT}"),
+        product(8, op="aten::convolution", kind="convolution", shapes=f"64x1x28x28 {WEIGHT} 16"),
+        product(8, op="aten::convolution", kind="convolution", shapes=f"{SHAPE} {WEIGHT} 16", at=NEXT),
+        product(2, op="aten::threshold_backward", kind="copy", shapes="128x16x28x28 128x16x28x28"),
+        product(2, op="aten::relu", kind="copy", phase="forward", shapes="128x16x14x14"),
+        product(16),
+    )
+    given: dict[str, Any] = {"samples": 128, "needed": 16, "copied_at": COPY} | fields
+    one = RepeatedSamples(file="train.py", line=22, function="encode", owner="user", layers=layers, **given)
+    lines = Lines(period_ns=MS, steps=40, repeated_samples=(one,))
+    work = StepWork(source="stacks-0", step_ns=80 * MS, rows=rows)
+    return list(build.findings(repeated_rows, build.step(40, forward=20, backward=20), lines, work))
+
+
+def test_convolutions_of_copies_cost_their_share_forward_and_backward(build: Any) -> None:
+    [finding] = found_of_samples(build, layer())
+
+    # Seven of eight samples, of 16 ms in a recorded step that is twice as long as an ordinary one.
+    assert finding.cost_ns == pytest.approx(7 * MS)
+    assert finding.saving_low_ns == pytest.approx(4.2 * MS)
+    assert (finding.spent, finding.change) == (CALL, COPY)
+    assert finding.message.startswith("Of 128 samples that a convolution gets, 16 are different: the other results")
+    assert "self.encoder(x).repeat_interleave(k, dim=0)" in finding.advice
+
+
+def test_what_is_between_layers_and_products_after_them_count_too(build: Any) -> None:
+    between, last = layer(shape="128x16x28x28", weight=""), layer(shape="", weight="", flops=FLOPS)
+
+    [finding] = found_of_samples(build, layer(), between, last)
+
+    assert finding.cost_ns == pytest.approx((16 + 2 + 16) * 7 / 8 / 2 * MS)
+    assert "and one layer after it get, 16 are different" in finding.message
+
+
+def test_the_line_that_calls_most_of_the_time_is_where_it_is_spent(build: Any) -> None:
+    [finding] = found_of_samples(build, layer(called_at=LOOP), layer(shape="", weight="", flops=FLOPS // 2))
+
+    assert finding.spent == LOOP
+
+
+def test_calls_with_other_samples_cost_nothing(build: Any) -> None:
+    [finding] = found_of_samples(build, layer(calls=2))
+
+    assert finding.cost_ns == pytest.approx(3.5 * MS)
+
+
+def test_copies_that_are_needed_and_lines_without_time_are_no_finding(build: Any) -> None:
+    assert found_of_samples(build, layer(), needed=65) == []
+    assert len(found_of_samples(build, layer(), needed=64)) == 1
+    assert found_of_samples(build, layer(), needed=120) == []
+    assert found_of_samples(build, layer(shape="2x1x28x28")) == []
+
+
+def test_without_the_line_of_the_copies_the_call_is_to_be_changed(build: Any) -> None:
+    [finding] = found_of_samples(build, layer(), copied_at=None)
+
+    assert (finding.spent, finding.change) == (CALL, None)

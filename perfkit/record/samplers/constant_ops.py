@@ -199,7 +199,7 @@ class ConstantOpLog:
             self.buffers.add(inputs[0][0], out, path[0], library)
         # Last: tensors without memory or strides raise there.
         self.inputs.masked_places.add_forward(func, inputs, path[0], path[min(1, len(path) - 1)])
-        self.inputs.add(func, inputs[0], out, path[0], in_library=bool(between))
+        self.inputs.add(func, inputs[0], out, path, in_library=bool(between))
 
     def _count(self, path: Path, between: tuple[CodeType, ...], took_ns: int, ops: int) -> None:
         self._constant[path] += took_ns

@@ -20,7 +20,7 @@ import torch
 
 from perfkit._code_owner import USER, function_name
 from perfkit.record.program_values import is_plain, is_tensor, without_modes
-from perfkit.record.samplers.call_paths import Site
+from perfkit.record.samplers.call_paths import Path, Site
 from perfkit.record.samplers.diagonal_matrices import DiagonalMatrixCounts
 from perfkit.record.samplers.dropped_rows import FEW_ROWS, DroppedRowCounts
 from perfkit.record.samplers.fft_lengths import FftLengths
@@ -30,12 +30,13 @@ from perfkit.record.samplers.op_schemas import tensors_in
 from perfkit.record.samplers.product_orders import ProductOrderCounts
 from perfkit.record.samplers.repeated_heads import RepeatedHeadCounts
 from perfkit.record.samplers.repeated_rows import RepeatedRowCounts
+from perfkit.record.samplers.repeated_samples import RepeatedSampleCounts
 from perfkit.record.samplers.resize_orders import ResizeOrderCounts
 from perfkit.record.samplers.saved_views import SavedViewCounts
 from perfkit.record.samplers.sparse_inputs import SparseInputCounts
 from perfkit.record.samplers.unread_scores import UnreadScoreCounts
 from perfkit.record.samplers.weight_penalties import WeightPenaltyCounts
-from perfkit.run.records import DroppedRows, GatedRows, Phase, SubnormalInputs, WideBroadcast
+from perfkit.run.records import DroppedRows, GatedRows, Phase, RepeatedSamples, SubnormalInputs, WideBroadcast
 
 #: Elements of an input that are looked at, evenly spaced: enough to tell a share of 1%.
 _SAMPLED = 8_192
@@ -99,6 +100,7 @@ class OpInputs:
         self.fft_lengths = FftLengths()
         self.repeated_heads = RepeatedHeadCounts()
         self.repeated_rows = RepeatedRowCounts()
+        self._repeated_samples = RepeatedSampleCounts()
         #: Get the named arguments too.
         self.product_orders = ProductOrderCounts()
         self.resize_orders = ResizeOrderCounts()
@@ -126,8 +128,9 @@ class OpInputs:
         self._of_products: set[tuple[int, int]] = set()
         self._meant: set[_Pairs] = set()
 
-    def add(self, func: Any, arguments: Any, out: Any, site: Site, *, in_library: bool) -> None:
-        """An op of a line of the user's has returned ``out`` for these positional arguments."""
+    def add(self, func: Any, arguments: Any, out: Any, path: Path, *, in_library: bool) -> None:
+        """An op below these lines of the user's, innermost first, has returned ``out`` for these arguments."""
+        site = path[0]
         self._look_at_pairs(func, arguments, out)
         if func in _PRODUCTS:
             self._look_for_subnormals(func, arguments, site)
@@ -151,7 +154,8 @@ class OpInputs:
         # Last: tensors without memory raise there.
         self.weight_penalties.add(func, arguments, out, site)
         if func.overloadpacket.__name__ != _VIEW:
-            self.repeated_rows.add(func, arguments, out, site)
+            of_samples = self._repeated_samples.add(func, arguments, out, path)
+            self.repeated_rows.add(func, arguments, out, site, of_samples=of_samples)
 
     def add_first(self, func: Any, inputs: tuple[Any, Any], out: Any, site: Site, *, in_library: bool) -> None:
         """The same with the named arguments, before `add`."""
@@ -275,6 +279,10 @@ class OpInputs:
     def dropped_rows(self) -> tuple[DroppedRows, ...]:
         """The lines that pick some of the rows, or read a part of the scores, that others computed."""
         return (*self._dropped_rows.rows(), *self._unread_scores.rows()) if not self.lost else ()
+
+    def repeated_samples(self) -> tuple[RepeatedSamples, ...]:
+        """The layers that get samples several times."""
+        return self._repeated_samples.rows(has_others=self.repeated_rows.has_others)
 
     def subnormal_inputs(self) -> tuple[SubnormalInputs, ...]:
         """The lines whose products have subnormal inputs."""

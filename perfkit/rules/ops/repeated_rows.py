@@ -1,25 +1,32 @@
-"""A linear layer gets each row several times, and computes the same result for each copy.
+"""A layer gets each row, or each sample, several times, and computes the same result for each copy.
 
-Problem: a layer computes each row by itself. Where rows are gathered or repeated before it, it computes the results of
-equal rows as often as they stand there, and so does its backward.
+Problem: a layer computes each row by itself, and a convolution each sample. Where these are gathered or repeated before
+it, it computes the results of equal ones as often as they stand there, and so does its backward, and each layer after
+it, up to what makes them different.
 
 How it shows: at most half of the rows of a product with a weight are different. They were gathered in the step from at
-most half as many, or stand in equal blocks. What the products take for the other rows, in the forward and in the
-backward, is 5% of the step or more.
+most half as many, or stand in equal blocks. Or the samples that a convolution gets are such: what the layers after it
+get is compared too. What the products, convolutions and ops between them take for the other rows, in the forward and in
+the backward, is 5% of the step or more.
 
 Causes: a message of a graph network that applies a layer to the features of each edge's source; a dataset that returns
-the same grid of coordinates with each sample; a context that is expanded over time steps, pixels or candidates.
+the same grid of coordinates with each sample; a context that is expanded over time steps, pixels or candidates; images
+that are repeated for several draws of an importance-weighted bound, several prompts or negatives before an encoder.
 
 Fix: apply the layer to the different rows, and index, repeat or expand its result.
 
     messages = self.linear(x)[source]                         # not: self.linear(x[source])
     basis = self.trunk(grid)                                  # not: self.trunk(grids), a copy for each sample
     hidden = self.mlp(context)[:, None].expand(-1, n, -1)     # not: self.mlp(context[:, None].expand(-1, n, -1))
+    code = self.encoder(x).repeat_interleave(k, dim=0)        # not: self.encoder(x.repeat_interleave(k, dim=0))
 
-Saving: 60% (chosen) of these products' time, and of activations between them, by the share of the rows that are copies,
-to all of it and what else is done with these rows.
+With a batch norm in training before which each sample stands as often the results stay the same too, and gradients: its
+mean and variance are those of the different samples. The running variance grows, by n / (n - 1) for n values less.
 
-Source: the inputs of one step's products. Rows that are equal by chance, as those of words in an embedding, and rows of
+Saving: 60% (chosen) of these ops' time, by the share of the rows that are copies, to all of it and what else is done
+with these rows.
+
+Source: the inputs of one step's layers. Rows that are equal by chance, as those of words in an embedding, and rows of
 zeros are not counted, nor is a batch of equal samples. Half was chosen. On a CPU.
 """
 
@@ -34,7 +41,7 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.work import OpWorkTime, StepWork
-from perfkit.run.records import Lines, RepeatedRows
+from perfkit.run.records import Lines, RepeatedLayer, RepeatedRows, RepeatedSamples
 
 ID = "repeated-rows"
 CLAIMS = COMPUTING
@@ -59,6 +66,8 @@ def check(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
     Layers of one function, each of which gets as many columns as the one before it returns, are one finding: the first
     one is to be moved.
     """
+    for samples in lines.repeated_samples:
+        yield from _of_samples(samples, step, work)
     for layers in _chains(one for one in lines.repeated_rows if one.needed <= _NEEDED * one.rows):
         spent: dict[Location, float] = defaultdict(float)
         products_ns = 0
@@ -94,6 +103,54 @@ def check(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
                 Evidence.ms("activations in their lines", between_ns, f"{work.source}, per step"),
             ),
         )
+
+
+def _of_samples(found: RepeatedSamples, step: StepBudget, work: StepWork) -> Iterator[Finding]:
+    """The finding for a convolution that gets copies of samples, and the layers after it."""
+    spent: dict[Location, float] = defaultdict(float)
+    whole_ns = 0
+    for row in work.rows:
+        layers = [one for one in found.layers if _is_op_of(row, one)]
+        if layers:
+            layer = max(layers, key=lambda one: one.repeated / max(1, one.calls))
+            whole_ns += row.ns
+            spent[layer.called_at] += row.ns * min(1.0, layer.repeated / max(1, layer.calls))
+    cost = sum(spent.values()) * (1 - found.needed / max(1, found.samples)) * step.wall_ns / max(1, work.step_ns)
+    if not spent or 2 * found.needed > found.samples or step.is_negligible(cost):
+        return
+    others = sum(bool(one.weight or one.flops) for one in found.layers) - 1
+    after = f" and {'one layer' if others == 1 else f'{others} layers'} after it get" if others else " gets"
+    yield step.finding(
+        cost=cost,
+        saving=(_MINIMUM * cost, step.maximum_saving(cost)),
+        spent=max(spent, key=lambda at: spent[at]),
+        change=found.copied_at,
+        message=(
+            f"Of {found.samples:,} samples that a convolution{after}, {found.needed:,} are different: the other "
+            f"results are computed again: {step.shown(cost)}."
+        ),
+        advice=(
+            "Call the layers with the different samples, and repeat their result: "
+            "self.encoder(x).repeat_interleave(k, dim=0), not self.encoder(x.repeat_interleave(k, dim=0))."
+        ),
+        confidence="medium",
+        evidence=(
+            Evidence("samples that are different", found.needed, f"of {found.samples:,}", "a step's convolutions"),
+            Evidence.ms("layers with all samples", whole_ns, f"{work.source}, per step"),
+        ),
+    )
+
+
+def _is_op_of(row: OpWorkTime, layer: RepeatedLayer) -> bool:
+    """Whether the op is one of the layer's line with such tensors, or of its backward."""
+    if row.at is None or (row.at.file, row.at.line) != (layer.file, layer.line):
+        return False
+    if layer.flops:
+        return row.kind == "matmul" and row.flops == layer.flops
+    shapes = row.shapes.split()
+    if layer.weight:
+        return row.kind == "convolution" and layer.shape in shapes[:2] and layer.weight in shapes[1:3]
+    return row.kind not in ("matmul", "convolution") and layer.shape in shapes[:2]
 
 
 def _chains(rows: Iterable[RepeatedRows]) -> list[list[RepeatedRows]]:

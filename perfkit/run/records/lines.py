@@ -22,6 +22,7 @@ from perfkit.run.records.needless_work import (
     RepeatedHeads,
     RepeatedOps,
     RepeatedRows,
+    RepeatedSamples,
     ResizeOrder,
     SavedViews,
     SlowFft,
@@ -282,13 +283,14 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     buffer to add to it, ``sparse_inputs`` one per line that multiplies by a matrix of zeros and its shape,
     ``diagonal_matrices`` one per line that factors such matrices and their size, ``slow_ffts`` one per line and length,
     ``repeated_heads`` one per line whose attention reads copies of keys, ``repeated_rows`` one per line and sizes of a
-    layer that gets rows several times, ``product_orders`` one per line and sizes of its product, ``resize_orders`` one
-    per line and sizes of a resized map or of what a layer makes before an average, ``saved_views`` one per line that
-    saves parts of a memory and with them all of it, ``masked_places`` one per number of places that attention masks,
-    ``weight_penalties`` one per line that sums up squares of parameters, ``repeated_closures`` at most one, for the
-    steps of an L-BFGS that begin where the step before has evaluated, ``regrown_inputs`` one per line, phase and
-    module, ``recomputed_outputs`` one per frozen module that gets the same inputs again. ``paths`` has the samples of
-    ``rows`` without those in workers; None: none, or recorded before version 0.2.
+    layer that gets rows several times, ``repeated_samples`` one per copies that convolutions get, ``product_orders``
+    one per line and sizes of its product, ``resize_orders`` one per line and sizes of a resized map or of what a layer
+    makes before an average, ``saved_views`` one per line that saves parts of a memory and with them all of it,
+    ``masked_places`` one per number of places that attention masks, ``weight_penalties`` one per line that sums up
+    squares of parameters, ``repeated_closures`` at most one, for the steps of an L-BFGS that begin where the step
+    before has evaluated, ``regrown_inputs`` one per line, phase and module, ``recomputed_outputs`` one per frozen
+    module that gets the same inputs again. ``paths`` has the samples of ``rows`` without those in workers; None: none,
+    or recorded before version 0.2.
     ``training_inputs`` are lines whose results training reads: see `perfkit.record.samplers.training_inputs`.
     ``intervals`` has one entry per hot line that runs in every N-th step, ``host_reads`` one per hot line outside of
     training that reads the values of tensors, ``numpy_draws`` one per hot line that draws with numpy's ``choice`` in a
@@ -319,6 +321,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     slow_ffts: tuple[SlowFft, ...] = ()
     repeated_heads: tuple[RepeatedHeads, ...] = ()
     repeated_rows: tuple[RepeatedRows, ...] = ()
+    repeated_samples: tuple[RepeatedSamples, ...] = ()
     saved_views: tuple[SavedViews, ...] = ()
     masked_places: tuple[MaskedPlaces, ...] = ()
     product_orders: tuple[ProductOrder, ...] = ()

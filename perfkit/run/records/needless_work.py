@@ -209,6 +209,34 @@ class RepeatedRows(CodeLine, frozen=True, kw_only=True):
     calls: Count
 
 
+class RepeatedLayer(CodeLine, frozen=True, kw_only=True):
+    """A line whose op gets copies of samples in ``repeated`` of its ``calls`` calls in a step.
+
+    Of a convolution ``shape`` and ``weight`` are those of its input and its weight, as 8x3x64x64; what stands between
+    layers has no weight; of a product ``flops`` are known. ``called_at`` is the line that leads to it in the function
+    that made the copies, where these are known.
+    """
+
+    shape: str = ""
+    weight: str = ""
+    flops: Count = 0
+    calls: Count
+    repeated: Count
+    called_at: Location
+
+
+class RepeatedSamples(CodeLine, frozen=True, kw_only=True):
+    """A line whose convolution gets ``samples`` samples of which ``needed`` would do, and ``layers`` from it on.
+
+    ``copied_at`` is the line that repeats them; None where it is not known.
+    """
+
+    samples: Count
+    needed: Count
+    copied_at: Location | None
+    layers: tuple[RepeatedLayer, ...]
+
+
 class ProductOrder(CodeLine, frozen=True, kw_only=True):
     """A line with a product ``left @ right`` that one other product reads, in an order that takes more work.
 

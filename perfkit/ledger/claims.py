@@ -47,7 +47,12 @@ def claim(
         if finding.quantified and finding.follows is None and wanted != ():
             results[at] = _pay(accounts, finding, wanted or ())
     unquantified = tuple(one.rule for one in findings if one.severity != "info" and one.cost_ns is None)
-    optional = (one.saving_high_ns or one.cost_ns or 0 for one in findings if one.severity == "info")
+    optional = (
+        one.saving_high_ns or one.cost_ns or 0
+        for one in findings
+        # What is of the mean step, with its rare long ones, is not of this step's time.
+        if one.severity == "info" and one.follows is None and (one.of_ns or 0) <= ledger.wall_ns
+    )
     claimed = ClaimedLedger(
         ledger=ledger,
         claims=tuple(accounts.claims),

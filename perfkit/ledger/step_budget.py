@@ -32,9 +32,9 @@ NEGLIGIBLE = 0.05
 #: none saves 5 to 11% of it.
 SMALL = 0.1
 
-#: An expected saving from this share of a step on a CPU is a warning, a smaller one information: a false all-clear of
-#: the labelled suite is where a correction saves more. On a device costs are measured by its own clock, and warnings
-#: begin where reports do.
+#: An expected saving from this share of a step on a CPU is a warning, a smaller one information (chosen: a program
+#: whose correction saves less may be called healthy in the labelled suite). On a device costs are measured by its own
+#: clock, and warnings begin where reports do.
 WARNING = 0.15
 
 #: From this share on a finding is critical: the training takes a third longer than it has to (1 / 0.75).
@@ -209,13 +209,15 @@ class StepBudget(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a time is too small a part of the step to be reported."""
         return ns < NEGLIGIBLE * self.wall_ns
 
-    def severity(self, saving_ns: float) -> Severity:
-        """Critical where a quarter of the step is saved, a warning from 15% of it on, on a device from a twentieth.
+    def severity(self, ns: float) -> Severity:
+        """Of what is saved, or on a device costs: critical from a quarter of the step on, a warning from 15% of it.
+
+        On a device a warning begins at a twentieth.
 
         Where much of the loop is in a few long steps, of the mean step: that is what a user gets.
         """
         mean_ns = self.mean.wall_ns if self.mean is not None else 0
-        share = saving_ns / (mean_ns if mean_ns > (1 + RARE) * self.wall_ns else self.wall_ns)
+        share = ns / (mean_ns if mean_ns > (1 + RARE) * self.wall_ns else self.wall_ns)
         least = NEGLIGIBLE if self.on_device else WARNING
         return "critical" if share >= CRITICAL else "warning" if share >= least else "info"
 
@@ -255,7 +257,9 @@ class StepBudget(msgspec.Struct, frozen=True, kw_only=True):
         severity: Severity | None = None,
         **others: Any,
     ) -> Finding:
-        """A finding whose severity follows from the middle of its saving, on a device from its cost (None: a warning).
+        """A finding whose severity follows from the middle of its saving, on a device from its cost.
+
+        It is a warning where the cost is not known.
 
         ``cost`` and ``saving`` (low, high) are ns per step; ``others`` are further fields of `Finding`.
         """

@@ -150,6 +150,21 @@ def test_one_much_longer_step_is_a_rhythm_of_two_epochs_where_the_first_step_was
     assert [one.every for one in measured(rows).rare if one.every] == ([period] if period else [])
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        {"phases_ns": Phases(forward=500 * MS, backward=0, other=10 * MS)},
+        {"gc_ns": 300 * MS, "compile_ns": 150 * MS},
+    ],
+    ids=["in another phase", "it compiled and collected garbage"],
+)
+def test_a_first_step_that_is_long_for_what_it_does_once_is_no_epoch(first: dict[str, Any]) -> None:
+    rows = steps(500, *(400.0 if n == 20 else 10.0 for n in range(1, 40)))
+    rows[0] = msgspec.structs.replace(rows[0], **first)
+
+    assert not [one for one in measured(rows).rare if one.every]
+
+
 def test_steps_that_a_disturbed_machine_made_longer_do_not_hide_what_comes_with_each_epoch() -> None:
     rows = steps(*(900.0 if n in (15, 30) else 90.0 if n in (7, 22) else 10.0 for n in range(44)))
 

@@ -47,10 +47,12 @@ def test_two_tables_of_one_shape_are_two_where_the_optimizer_has_as_many_element
     [two] = found(build, optimizer(), table(5_000), table(5_000, line=13))
     [same] = found(build, optimizer(2_000_000), table(5_000), table(5_000, line=13))
 
-    [one_line] = found(build, optimizer(), replace(table(10_000), lookups=2.0))
+    [one_line] = found(build, replace(optimizer(), matrices={"50000x40": 2}), table(10_000))
+    [one_table] = found(build, replace(optimizer(), matrices={"50000x40": 1}), table(3_000), table(3_000, line=13))
 
     assert "of the 100,000 rows" in two.message
     assert "of the 100,000 rows" in one_line.message
+    assert "12% of the 50,000 rows" in one_table.message
     assert "20% of the 50,000 rows" in same.message
 
 
@@ -68,6 +70,18 @@ def test_where_sparse_gradients_change_no_result_they_come_before_a_fused_update
     assert (one.severity, with_decay.severity) == ("warning", "info")
     assert "Adagrad then updates the rows of the batch" in one.advice
     assert "SparseAdam" in with_decay.advice
+
+
+def test_where_gradients_are_clipped_sparse_ones_are_refused(build: Any) -> None:
+    facts = replace(optimizer(fused=None, kind="Adagrad"), sparse_is_exact=True)
+    clips = {"clip_grad_norm_": (Location(file="train.py", line=20, function="clip_grad_norm_(...)"),)}
+    update = OptimizerUpdate(name="Adagrad", host_ns=8 * MS, ops=3, foreach=0, fused=3, op_ns=7 * MS)
+    patterns = build.patterns(step_ms=20, tables=(table(500),), updates=(update,))
+    rank = build.rank(optimizers=(facts,), calls=clips)
+
+    [one] = build.findings(dense_embedding_gradients, build.step(20, forward=12, optimizer=8), patterns, rank)
+
+    assert one.severity == "info"
 
 
 def test_an_optimizer_that_a_trainer_makes_takes_no_argument_for_it(build: Any) -> None:

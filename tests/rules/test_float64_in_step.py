@@ -39,10 +39,15 @@ def test_where_everything_is_float64_the_line_that_costs_most_is_reported(build:
     assert finding.spent.line == 28
 
 
-@pytest.mark.parametrize(("op", "severity"), [("linalg_cholesky", "info"), ("mm", "critical")])
-def test_beside_a_factorization_it_is_information(op: str, severity: str, build: Any) -> None:
+@pytest.mark.parametrize(
+    ("op", "line", "severity"),
+    [("linalg_cholesky", 28, "info"), ("linalg_cholesky", 40, "critical"), ("mm", 28, "critical")],
+    ids=["in float64", "at a line without float64", "a product"],
+)
+def test_beside_a_factorization_it_is_information(op: str, line: int, severity: str, build: Any) -> None:
     patterns = build.patterns(step_ms=100, dtypes=(wide(28, 60 * MS),))
-    row = OpWorkTime(op=f"aten::{op}", phase="forward", ns=MS, calls=1, ops=1)
+    at = Location(file="loss.py", line=line, function="forward")
+    row = OpWorkTime(op=f"aten::{op}", phase="forward", ns=MS, calls=1, ops=1, at=at)
 
     [finding] = build.findings(
         float64_in_step, build.step(100), patterns, StepWork(source="x", step_ns=100 * MS, rows=(row,))

@@ -26,7 +26,6 @@ def find_embedding_gradients(
     forward = forward[~inner.in_node[forward]]
     looked_up: dict[tuple[Location | None, int, int], float] = defaultdict(float)
     times: dict[tuple[Location | None, int, int], float] = defaultdict(float)
-    lookups: dict[tuple[Location | None, int, int], int] = defaultdict(int)
     for at, index in zip(inner.locations(forward), forward.tolist(), strict=True):
         caller = int(inner.caller[index])
         tensors = arguments(int(inner.rows[index]))
@@ -35,13 +34,11 @@ def find_embedding_gradients(
         rows, columns = tensors[0].shape
         looked_up[at, rows, columns] += tensors[1].elements
         times[at, rows, columns] += float(calls.node_cost[caller])
-        lookups[at, rows, columns] += 1
     for (at, rows, columns), number in looked_up.items():
         yield EmbeddingGradient(
             rows=rows,
             columns=columns,
             looked_up=number / calls.steps,
-            lookups=lookups[at, rows, columns] / calls.steps,
             ns=round(times[at, rows, columns] / calls.steps),
             at=at,
         )

@@ -172,15 +172,13 @@ class OptimizerUpdate(msgspec.Struct, frozen=True, kw_only=True):
 class EmbeddingGradient(msgspec.Struct, frozen=True, kw_only=True):
     """Lookups in a table of ``rows`` by ``columns`` whose gradient is as large as the table; per step.
 
-    ``looked_up`` rows are looked up, some of them perhaps several times, in ``lookups`` ops. ``ns`` is the backward of
-    the lookups.
+    ``looked_up`` rows are looked up, some of them perhaps several times. ``ns`` is the backward of the lookups.
     """
 
     rows: int
     columns: int
     looked_up: float
     ns: int
-    lookups: float = 1.0
     at: Location | None = None
 
 

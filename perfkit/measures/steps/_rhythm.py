@@ -70,7 +70,7 @@ def rhythm_of_epochs(
     """The rhythm of two or more long steps, where each comes as late after the one before as the first of them came.
 
     So does what a program does at each epoch, of which a short run has two or three. ``last`` is the last position.
-    A single long one is that of two epochs of the same length where the program did as much before its first step
+    A single long one is that of two epochs of the same length where the program did as much in its first step
     (``began_long``: the first one was long as well) or after its last one (``goes_on``).
     """
     at = sorted(set(long))

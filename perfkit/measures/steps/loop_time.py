@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -46,9 +46,8 @@ def measure_loop_time(rows: Sequence[Step], lines: Lines | None = None, ended_ns
     usual_ns = round(median(piece.own_ns / piece.row.steps for piece in single))
     typical_ns = growth.first_ns if growth is not None else usual_ns
     after_ns = max(0, ended_ns - rows[-1].start_ns - rows[-1].wall_ns) if ended_ns is not None else 0
-    first_ns = rows[0].wall_ns - typical_ns if rows[0].step == 0 and rows[0].steps == 1 else 0
-    around = max(0, first_ns), after_ns
-    split = _TimedParts(pieces, typical_ns, growth, _traced_rare_step(rows, lines), _long_recorded(rows), around)
+    besides = _Besides(_long_recorded(rows), rows[0] if rows[0].step == 0 else None, after_ns)
+    split = _TimedParts(pieces, typical_ns, growth, _traced_rare_step(rows, lines), besides)
     validation = recorded_validation(rows, timed)
     parts = [
         *split.parts(lines),
@@ -114,11 +113,19 @@ def _long_recorded(rows: Sequence[Step]) -> dict[int, int]:
     return {position: row.wall_ns - shortest[row.kind] for row, position in _positions(rows, much)}
 
 
+class _Besides(NamedTuple):
+    """What else shows epochs: positions of long steps that are not timed, and how much longer they are (ns); the first
+    step of all, None where it is not there; and how long the program ran on after the last one.
+    """
+
+    recorded: Mapping[int, int]
+    first: Step | None
+    after_ns: int
+
+
 class _TimedParts:
     """The timed rows' own time: typical, growth, rare by rhythm, irregular.
 
-    ``recorded`` has the positions of long steps that are not timed, and how much longer they are. ``around`` is how
-    much longer the first step took, and how long the program ran on after the last one.
     ``traced`` is the rare step that was traced by line, as if it had taken no longer than the others of its rhythm;
     None where it is of none.
     """
@@ -129,8 +136,7 @@ class _TimedParts:
         typical_ns: int,
         growth: StepGrowth | None,
         traced: _TimedRow | None,
-        recorded: Mapping[int, int],
-        around: tuple[int, int],
+        besides: _Besides,
     ) -> None:
         self._pieces = list(pieces)
         self._typical_ns = typical_ns
@@ -153,7 +159,7 @@ class _TimedParts:
         self._rhythms = find_rhythms(list(beyond), self._long)
         much = {position for position, ns in self._long.items() if ns > (MUCH_LONGER - 1) * typical_ns}
         if not self._rhythms and much:
-            epochs = self._epochs({at: beyond[at] for at in much}, timed, recorded, around)
+            epochs = self._epochs({at: beyond[at] for at in much}, timed, besides)
             self._rhythms += [epochs] if epochs is not None else []
         #: What a step of the rhythm takes beyond the level.
         self._each = {
@@ -164,20 +170,41 @@ class _TimedParts:
         if self.traced is not None:
             self._pieces.append(self.traced)
 
-    def _epochs(
-        self, much: Mapping[int, int], timed: frozenset[int], recorded: Mapping[int, int], around: tuple[int, int]
-    ) -> Rhythm | None:
+    def _epochs(self, much: Mapping[int, int], timed: frozenset[int], besides: _Besides) -> Rhythm | None:
         """The rhythm of epochs of much longer steps, or of the longest of them; None where they have none."""
         last = max(piece.position + piece.row.steps for piece in self._pieces) - 1
         for least in (0.0, _LIKE_THE_LONGEST * max(much.values())):
             long = {position: ns for position, ns in much.items() if ns > least}
-            # What comes before each epoch is in the first step too, and what comes after each in no step at last.
-            began_long, goes_on = (ns > _LIKE_A_LONG_ONE * min(long.values()) for ns in around)
-            others = (position for position, ns in recorded.items() if ns > least)
-            found = rhythm_of_epochs({*long, *others}, last, began_long=began_long, goes_on=goes_on)
-            if found is not None and not timed.isdisjoint(long):
+            if timed.isdisjoint(long):
+                continue
+            enough = _LIKE_A_LONG_ONE * min(long.values())
+            others = (position for position, ns in besides.recorded.items() if ns > least)
+            found = rhythm_of_epochs(
+                {*long, *others},
+                last,
+                # What comes before each epoch is in the first step too, and what comes after each in no step at last.
+                began_long=self._beyond_of(besides.first, long) > enough,
+                goes_on=besides.after_ns > enough,
+            )
+            if found is not None:
                 return found
         return None
+
+    def _beyond_of(self, first: Step | None, long: Collection[int]) -> float:
+        """What the first step took beyond the usual in the phase in which these steps did, in ns."""
+        if first is None or first.steps > 1:
+            return 0.0
+        beyond = self._beyond_usual([piece.row for piece in self._pieces if piece.position in long])
+        once_ns = (first.gc_ns or 0) + (first.compile_ns or 0)
+        return self._beyond_usual([first])[max(beyond, key=lambda one: beyond[one])] - once_ns
+
+    def _beyond_usual(self, rows: Sequence[Step]) -> dict[Phase, float]:
+        """What these steps took beyond the usual, by phase; validation and checkpoints are apart."""
+        return {
+            phase: sum(max(0.0, (getattr(row.phases_ns, phase) or 0) - self._usual[phase]) for row in rows)
+            for phase in PHASES
+            if phase not in ("validation", "checkpoint")
+        }
 
     def _like_the_others(self, traced: _TimedRow) -> _TimedRow | None:
         rhythm = next((one for one in self._rhythms if one.holds(traced.position)), None)
@@ -240,11 +267,7 @@ class _TimedParts:
     ) -> LoopPart:
         steps, total = sum(count for _, count, _ in group), sum(ns for _, _, ns in group)
         single = [piece.row for piece, _, _ in group if piece.row.steps == 1]
-        beyond: dict[Phase, float] = {
-            phase: sum(max(0.0, (getattr(row.phases_ns, phase) or 0) - self._usual[phase]) for row in single)
-            for phase in PHASES
-            if phase not in ("validation", "checkpoint")
-        }
+        beyond = self._beyond_usual(single)
         longest = max(beyond, key=lambda one: beyond[one])
         phase = longest if beyond[longest] else None
         is_rare = rhythm is not None or is_most

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit._format import ms
-from perfkit.findings import Evidence, Finding
+from perfkit.findings import Evidence, Finding, Severity
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import Ops
 from perfkit.run.records import Rank
@@ -53,13 +53,15 @@ def check(rank: Rank, step: StepBudget | None = None, ops: Ops | None = None) ->
     first = rank.break_lines[0] if rank.break_lines else None
     reason = first.reason if first is not None else next(iter(rank.graph_breaks)).split("\n")[0]
     costs, high, low = "", None, None
+    severity: Severity = "info"
     if step is not None and estimate is not None and not step.is_negligible(estimate):
         costs = f", which costs about {ms(estimate)} of the {ms(step.wall_ns)} step"
         high = min(step.wall_ns, round(_HIGH * estimate))
         low = min(high, round(_LOW * estimate))
+        severity = step.severity((low + high) / 2)
     source = "trace, compiled regions" if estimate is not None else "no trace shows what the graphs cost"
     yield Finding(
-        severity=step.severity(high) if step is not None and high is not None else "info",
+        severity=severity,
         message=f"torch.compile broke {breaks} graph{'s' if breaks > 1 else ''}{costs}: {reason[:120]}.",
         advice="Move it out of the compiled function, or keep it a tensor; fullgraph=True makes each break an error.",
         evidence=(

@@ -18,9 +18,10 @@ Saving: the tables' backward, and their part of the update by the number of elem
 batch does not use: all of it at most, 60% of it at least (chosen; two programs saved 74 and 95%).
 
 Source: the shapes of the lookups in the step for lines, and the optimizers' numbers of elements. Adagrad, and SGD
-without momentum, both without weight decay, change the same weights with sparse gradients as with dense ones. Where
-only fused=True does, this is information: it comes after that. So it is where a library's Trainer makes the optimizer:
-none has an argument for sparse gradients, so that the program has to make its own.
+without momentum, both without weight decay, change the same weights with sparse gradients as with dense ones;
+`clip_grad_norm_` refuses them. Where only fused=True is as exact, this is information: it comes after that. So it is
+where a library's Trainer makes the optimizer: none has an argument for sparse gradients, so that the program has to
+make its own.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from perfkit.ledger.rows import COMPUTING, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.patterns import Patterns
 from perfkit.rules._places import is_made_by_trainer, to_edit
-from perfkit.rules.ops._embedding_tables import little_used
+from perfkit.rules.ops._embedding_tables import little_used, sparse_is_exact
 from perfkit.run.records import Rank
 
 ID = "dense-embedding-gradients"
@@ -62,7 +63,8 @@ def check(step: StepBudget, patterns: Patterns, rank: Rank) -> Iterator[Finding]
     update = max(patterns.updates, key=lambda one: one.host_ns, default=None)
     rows = sum(one.rows for one in tables)
     used = percent(sum(one.looked_up for one in tables), rows)
-    fused_first = optimizer.kind in FUSED and not optimizer.fused and not optimizer.sparse_is_exact
+    is_exact = sparse_is_exact([optimizer], rank)
+    fused_first = optimizer.kind in FUSED and not optimizer.fused and not is_exact
     yield step.finding(
         cost=cost,
         saving=(_MINIMUM * cost, step.maximum_saving(cost)),
@@ -75,7 +77,7 @@ def check(step: StepBudget, patterns: Patterns, rank: Rank) -> Iterator[Finding]
         advice=(
             f"nn.Embedding(..., sparse=True): {optimizer.kind} then updates the rows of the batch, to the same weights"
             f"{'; without fused=True, which refuses sparse gradients' if optimizer.fused else ''}."
-            if optimizer.sparse_is_exact
+            if is_exact
             else "nn.Embedding(..., sparse=True), and torch.optim.SparseAdam for it: moments of unused rows stay."
         ),
         severity="info" if is_made_by_trainer(optimizer.created_at) or fused_first else None,

@@ -21,9 +21,9 @@ save half, and products as much as the peak in float64 is below that in float32:
 all but 1/32 on others.
 
 Source: measured on one CPU (eleven ops with their backward); data sheets of devices (perfkit/limits/device_peaks.py).
-The threshold is 5% of the step. On an H200 distances in float64 took 60% of a step, and 7% were saved. Where the step
-factorizes or inverts matrices this is information: the error grows with the condition number (Higham 2002, Accuracy and
-Stability of Numerical Algorithms, chapters 9 and 10), and a float32 that fails there is no correction.
+The threshold is 5% of the step. On an H200 distances in float64 took 60% of a step, and 7% were saved. Where a line
+in float64 factorizes or inverts matrices (seen on a CPU) this is information: the error grows with the condition number
+(Higham 2002, Accuracy and Stability of Numerical Algorithms, chapters 9 and 10), and may be too large in float32.
 """
 
 from __future__ import annotations
@@ -54,15 +54,21 @@ _PRODUCTS = 1 / 32
 #: How the names of ops begin that lose as many digits as a matrix is ill-conditioned.
 _FACTORIZATIONS = (
     "aten::cholesky",
+    "aten::inverse",
     "aten::linalg_cholesky",
+    "aten::linalg_det",
     "aten::linalg_eig",
     "aten::linalg_inv",
+    "aten::linalg_ldl",
     "aten::linalg_lstsq",
     "aten::linalg_lu",
+    "aten::linalg_pinv",
     "aten::linalg_qr",
+    "aten::linalg_slogdet",
     "aten::linalg_solve",
     "aten::linalg_svd",
     "aten::logdet",
+    "aten::slogdet",
     "aten::triangular_solve",
 )
 
@@ -89,8 +95,13 @@ def check(
         return
     known = sorted(((one, one.at) for one in wide if one.at is not None), key=lambda each: -each[0].ns)
     enters = next((at for one, at in known if one.mixed), None)
+    lines = {(at.file, at.line) for _, at in known}
     factorization = next(
-        (row.op.removeprefix("aten::") for row in (work.rows if work else ()) if row.op.startswith(_FACTORIZATIONS)),
+        (
+            row.op.removeprefix("aten::")
+            for row in (work.rows if work is not None else ())
+            if row.op.startswith(_FACTORIZATIONS) and row.at is not None and (row.at.file, row.at.line) in lines
+        ),
         None,
     )
     yield step.finding(

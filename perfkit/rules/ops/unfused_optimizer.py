@@ -43,7 +43,7 @@ from perfkit.measures.results.patterns import OptimizerUpdate, Patterns
 from perfkit.measures.results.work import OpShares, StepWork
 from perfkit.rules._loops import loop_of
 from perfkit.rules._places import to_edit
-from perfkit.rules.ops._embedding_tables import little_used
+from perfkit.rules.ops._embedding_tables import little_used, sparse_is_exact
 from perfkit.run.records import Lines, MachineLimits, OptimizerFacts, Rank
 
 ID = "unfused-optimizer"
@@ -143,7 +143,7 @@ _SAVES: dict[Form, str] = {
 
 def _sparse_fits(facts: Sequence[OptimizerFacts], patterns: Patterns, rank: Rank | None) -> bool:
     """Whether sparse gradients change no result, and most elements are in tables of which a batch uses few rows."""
-    if rank is None or not facts or not all(one.sparse_is_exact for one in facts):
+    if rank is None or not sparse_is_exact(facts, rank):
         return False
     in_tables = sum(one.rows * one.columns for one in little_used(patterns, rank))
     return in_tables > MAJORITY * sum(one.elements for one in facts)

@@ -58,7 +58,7 @@ def check(rank: Rank, ops: OpsInStep | None = None, lines: Lines | None = None) 
         stacks_ns = nodes * stack_ns
         high = min(ops.step.wall_ns, round(checks_ns + _HIGH * stacks_ns))
         low = min(round(_MAX_MINIMUM * high), round(checks_ns + _LOW * stacks_ns))
-        severity = ops.step.severity(high)
+        severity = ops.step.severity((low + high) / 2)
         costs = f": at most about {ms(high)} of the {ms(ops.step.wall_ns)} step"
         evidence = [
             Evidence.ms("checks for NaN", checks_ns, ops.source),

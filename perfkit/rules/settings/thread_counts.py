@@ -61,7 +61,7 @@ def check(rank: Rank, ops: OpsInStep | None = None) -> Iterator[Finding]:
         split = ops.count(row.count for row in ops.rows if row.count and row.self_ns / row.count >= _SPLIT_NS)
         estimate = split * int(extra_ns) * ops.step.trace_scale
         low, high = (min(ops.step.wall_ns, round(factor * estimate)) for factor in (_LOW, _HIGH))
-        severity = ops.step.severity(high)
+        severity = ops.step.severity((low + high) / 2)
         costs = f": at most about {ms(high)} of the {ms(ops.step.wall_ns)} step"
         evidence += [
             Evidence("extra time of a parallel operation", int(extra_ns) / 1e3, "µs", "measured between two steps"),

@@ -142,7 +142,8 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     decides. ``keeps_gradients`` is whether gradients were the same tensors after `zero_grad` as before: filled with
     zeros, not set to None; None where that was not seen. ``sparse_is_exact`` is whether sparse gradients give the same
     weights as dense ones, and an update touches only the rows that have one; None where that was not recorded.
-    ``created_at`` is the line that made it, as of a `Loader`.
+    ``matrices`` has the shapes of the largest parameters of two dimensions, as ``"40000x48"``, and how many there are
+    of each. ``created_at`` is the line that made it, as of a `Loader`.
     """
 
     kind: str
@@ -153,6 +154,7 @@ class OptimizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     fused: bool | None = None
     keeps_gradients: bool | None = None
     sparse_is_exact: bool | None = None
+    matrices: dict[str, Count] = {}
     created_at: Location | None = None
 
 

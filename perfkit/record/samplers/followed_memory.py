@@ -78,9 +78,9 @@ def _holder_of(tensor: Any) -> Any:
     base = tensor._base
     if base is not None and base.retains_grad and base.numel() >= tensor.numel():
         return base
-    node = tensor.grad_fn
+    node: Any = tensor.grad_fn
     for _ in range(_MAX_VIEWS):
-        before = node.next_functions if node is not None else ()
+        before: Any = node.next_functions if node is not None else ()
         if len(before) != 1:
             return None
         node = before[0][0]

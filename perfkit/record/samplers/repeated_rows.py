@@ -100,21 +100,21 @@ class RepeatedRowCounts:
         ``of_samples`` is whether it is a layer that `RepeatedSampleCounts` counts.
         """
         name = func.overloadpacket.__name__
-        first = out[0] if isinstance(out, tuple) and out else out
-        if not is_plain(first) or first.device.type != "cpu" or not first.is_floating_point() or not first.dim():
+        result = out[0] if isinstance(out, tuple) and out else out
+        if not is_plain(result) or result.device.type != "cpu" or not result.is_floating_point() or not result.dim():
             return
-        origin = self._origin_of(name, arguments, first)
-        if name in _LAYERS and (of_samples or self._look_at(name, arguments, first, site, origin)):
+        origin = self._origin_of(name, arguments, result)
+        if name in _LAYERS and (of_samples or self._look_at(name, arguments, result, site, origin)):
             source = arguments[_PRODUCTS.get(name, 0)]
             self._followed.set(source, self._followed.of(source)._replace(is_repeated=True))
             origin = origin._replace(is_repeated=True)
-        self._followed.set(first, origin)
+        self._followed.set(result, origin)
         # A weight in another type, as under autocast, is a weight.
         is_cast = name in ("_to_copy", "to") and arguments and not self._followed.is_made(arguments[0])
         if is_cast:
-            self._followed.discard_made(first)
+            self._followed.discard_made(result)
         else:
-            self._followed.add_made(first)
+            self._followed.add_made(result)
 
     def _origin_of(self, name: str, arguments: Any, out: Any) -> _Origin:
         if name == "embedding":

@@ -281,7 +281,7 @@ class RepeatedSampleCounts:
                 continue
             place = chain.source.path if chain.source is not None else self._ops[next(iter(chain.ops))][1]
             found.setdefault((place, len(chain.places), chain.needed), (chain.source, {}))[1].update(chain.ops)
-        return tuple(self._row(source, ops, *kind[1:]) for kind, (source, ops) in found.items())
+        return tuple(self._row(source, ops, *sizes) for (_, *sizes), (source, ops) in found.items())
 
     def _row(self, source: _Source | None, ops: dict[int, None], samples: int, needed: int) -> RepeatedSamples:
         paths: dict[_Kind, Path] = {}

@@ -121,14 +121,14 @@ def _of_samples(found: RepeatedSamples, step: StepBudget, work: StepWork) -> Ite
     if not spent or 2 * found.needed > found.samples or step.is_negligible(cost):
         return
     calls = sum(one.repeated for one in found.layers if one.weight or one.flops)
-    layers = "a convolution gets" if calls == 1 else f"each of {calls} calls of layers gets"
+    getting = "a convolution gets" if calls == 1 else f"each of {calls} calls of layers gets"
     yield step.finding(
         cost=cost,
         saving=(_MINIMUM * cost, step.maximum_saving(cost)),
         spent=max(spent, key=lambda at: spent[at]),
         change=found.copied_at,
         message=(
-            f"Of {found.samples:,} samples that {layers}, {found.needed:,} are different: the other "
+            f"Of {found.samples:,} samples that {getting}, {found.needed:,} are different: the other "
             f"results are computed again: {step.shown(cost)}."
         ),
         advice=(

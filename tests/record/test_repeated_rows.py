@@ -286,3 +286,77 @@ def test_a_line_that_gets_different_rows_in_most_calls_is_not_counted() -> None:
     assert found(lambda: step(2)) == ()
     [row] = found(lambda: step(3))
     assert (row.calls, row.rows, row.needed) == (4, 4 * EDGES, 3 * NODES + EDGES)
+
+
+MLP = nn.Sequential(nn.Linear(1, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, OUT))
+LINE = torch.linspace(0, 1, NODES)[:, None]
+
+
+def retained(copies: Tensor) -> Tensor:
+    hidden = copies * torch.ones((), requires_grad=True)
+    hidden.retain_grad()
+    return hidden
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda: WIDE(GRID.repeat_interleave(16, dim=0).requires_grad_()),
+        lambda: WIDE(retained(GRID.repeat_interleave(16, dim=0))),
+        lambda: MLP(LINE.expand(16, NODES, 1).clone().requires_grad_()),
+        lambda: MLP(torch.stack(16 * [LINE]).requires_grad_()),
+        lambda: MLP(LINE.expand(16, NODES, 1).requires_grad_()),
+        lambda: MLP(torch.cat([LINE.repeat(16, 1).requires_grad_()[:, 0:1], torch.ones(EDGES, 1)], 1)[:, :1]),
+        lambda: WIDE((X * 2)[SOURCE].requires_grad_() * 2),
+        lambda: WIDE((X * 2)[SOURCE] + nn.Parameter(torch.zeros(EDGES, WIDTH))),
+    ],
+    ids=["leaf", "retained", "coordinates", "stacked", "expanded leaf", "columns", "gathered", "parameter for each"],
+)
+def test_rows_that_get_a_gradient_each_are_not_counted(step: Callable[[], Tensor]) -> None:
+    assert found(step, with_others=True) == ()
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        lambda: (GRID.clone().requires_grad_() * 2).repeat_interleave(16, dim=0),
+        lambda: GRID.clone().requires_grad_().repeat_interleave(16, dim=0),
+        lambda: nn.Parameter(GRID)[:, None].expand(NODES, 16, WIDTH),
+        lambda: GRID.clone().requires_grad_()[:, None].expand(NODES, 16, WIDTH),
+        lambda: (X.clone().requires_grad_() * 2)[SOURCE],
+        lambda: GRID.repeat_interleave(16, dim=0) + nn.Parameter(torch.zeros(WIDTH)),
+    ],
+    ids=["scaled leaf", "leaf", "parameter", "expanded", "gathered", "bias"],
+)
+def test_rows_whose_gradient_is_a_sum_over_their_copies_are_counted(rows: Callable[[], Tensor]) -> None:
+    [row] = found(lambda: WIDE(rows()), with_others=True)
+
+    assert row.needed == NODES
+
+
+def test_rows_of_coordinates_without_gradients_are_counted_behind_the_first_layer() -> None:
+    assert len(found(lambda: MLP(LINE.expand(16, NODES, 1).clone()), with_others=True)) == 2
+
+
+def test_rows_that_are_cut_into_several_are_no_copies() -> None:
+    # Each row has the same 16 columns four times, as data that is equal by chance.
+    rows = torch.randn(10, 40, 16).repeat(1, 1, 4).transpose(0, 1)
+    narrow = nn.Linear(16, 256)
+
+    # Without autograd the op that is heard is the reshape, which copies as many elements as there are.
+    assert found(lambda: narrow(rows.reshape(-1, 16)), inference=True) == ()
+
+
+def test_types_whose_rows_are_not_told_apart_are_left_out() -> None:
+    counts, mm = repeated_rows.RepeatedRowCounts(), torch.ops.aten.mm.default
+    site = (found.__code__, 1)
+
+    counts.add(mm, (X[SOURCE].to(torch.float8_e4m3fn), WEIGHT), X.new_zeros(EDGES, OUT), site)
+    assert counts.rows() == ()
+
+
+def test_an_error_of_what_looks_at_samples_leaves_the_rows_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfkit.record.samplers.repeated_samples._kind_of", None)
+
+    [row] = found(lambda: WIDE((X * 2)[SOURCE]))
+    assert row.needed == NODES

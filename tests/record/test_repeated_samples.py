@@ -299,9 +299,16 @@ def test_what_does_not_repeat_or_is_cheap_or_equal_by_chance_is_not_counted(step
         lambda hidden: hidden[torch.arange(ALL)],
         lambda hidden: hidden / hidden.flatten(1).matmul(hidden.flatten(1).T).sum(),
         lambda hidden: F.dropout(hidden),
+        lambda hidden: hidden * 1 + torch.zeros_like(hidden).index_add_(0, torch.arange(ALL), hidden),
+        lambda hidden: hidden.index_put((torch.arange(ALL),), hidden * 1),
+        lambda hidden: hidden.topk(ALL, 0).values * 0,
+        lambda hidden: hidden - torch.std_mean(hidden, 0, keepdim=True)[0],
+        lambda hidden: (hidden * 1).cumsum_(0) * 0,
+        lambda hidden: nn.InstanceNorm2d(16)(hidden),
     ],
-    ids=["a sum of samples", "softmax over samples", "order", "index", "products of samples", "dropout"],
-)
+    ids=["a sum of samples", "softmax over samples", "order", "index", "products of samples", "dropout", "index_add_",
+         "index_put", "topk", "std_mean", "in place", "instance norm"],
+)  # fmt: skip
 def test_layers_after_what_combines_samples_are_not_counted(between: Callable[[Tensor], Tensor]) -> None:
     [row] = found(lambda: SECOND(between(CONV(X.repeat_interleave(COPIES, dim=0)))))
 
@@ -315,3 +322,42 @@ def test_no_random_number_is_drawn_and_the_input_stays_as_it_is() -> None:
 
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(copies, X.repeat_interleave(COPIES, dim=0))
+
+
+def test_channels_that_are_copied_are_no_copies_of_samples() -> None:
+    grey = X[:, :1].repeat_interleave(COPIES, dim=0)
+
+    assert found(lambda: CONV(grey.expand(ALL, 3, SIDE, SIDE).contiguous())) == ()
+    assert found(lambda: CONV(grey[:, None, 0].expand(ALL, 3, SIDE, SIDE).clone() * 2)) == ()
+
+
+def test_layers_behind_very_many_ops_are_not_counted_and_few_ops_are_kept() -> None:
+    log = ConstantOpLog(lambda: "forward")
+    samples = log.inputs._repeated_samples
+
+    def step(ops: int) -> None:
+        hidden = CONV(X.repeat_interleave(COPIES, dim=0))
+        for _ in range(ops):
+            hidden = hidden * 1.0
+        SECOND(hidden)
+
+    log.start()
+    log.stop()
+    log.start()
+    step(1_000)
+    log.stop()
+
+    assert layers_of(samples.rows(has_others=False)[0]) == ["16x3x3x3"]
+    assert len(samples._ops) <= repeated_samples._MAX_BETWEEN + 2
+    assert layers_of(found(lambda: step(100))[0]) == ["16x3x3x3", "16x16x3x3"]
+
+
+def test_no_more_first_layers_are_compared_than_a_step_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeated_samples, "_MAX_CHAINS", 2)
+
+    def step() -> None:
+        CONV(X.repeat(COPIES, 1, 1, 1))
+        CONV(X.repeat_interleave(COPIES, dim=0))
+        CONV(X[:4].repeat_interleave(COPIES, dim=0))
+
+    assert [row.samples for row in found(step)] == [ALL, ALL]

@@ -135,7 +135,13 @@ def test_what_is_between_layers_and_products_after_them_count_too(build: Any) ->
     [finding] = found_of_samples(build, layer(), between, last)
 
     assert finding.cost_ns == pytest.approx((16 + 2 + 16) * 7 / 8 / 2 * MS)
-    assert "and one layer after it get, 16 are different" in finding.message
+    assert finding.message.startswith("Of 128 samples that each of 2 calls of layers gets, 16 are different")
+
+
+def test_calls_of_layers_in_one_line_are_counted_each(build: Any) -> None:
+    [finding] = found_of_samples(build, layer(calls=8, repeated=8), layer(weight="", calls=3, repeated=3))
+
+    assert "that each of 8 calls of layers gets" in finding.message
 
 
 def test_the_line_that_calls_most_of_the_time_is_where_it_is_spent(build: Any) -> None:

@@ -25,6 +25,24 @@ def again_at(first: Path, second: Path) -> Site | None:
     return next((again for before, again in pairs if before != again), None)
 
 
+def common_path(paths: list[Path]) -> Path:
+    """The lines that lead to all of them, innermost first."""
+    common: list[Site] = []
+    for sites in zip(*(reversed(path) for path in paths), strict=False):
+        if len(set(sites)) > 1:
+            break
+        common.append(sites[0])
+    return tuple(reversed(common))
+
+
+def calling_site(path: Path, other: Path) -> Site:
+    """The line on a path that is in the function of the other's innermost line, or in one that led to both."""
+    pairs = list(zip(reversed(path), reversed(other), strict=False))
+    at = next((place for place, (one, two) in enumerate(pairs) if one != two), len(pairs) - 1)
+    # Of long paths the outermost lines are not known: the two may have none in common.
+    return pairs[at][0] if at > 0 or (pairs and pairs[0][0] == pairs[0][1]) else path[0]
+
+
 def without_module(first: Path, second: Path) -> bool:
     """Whether the lines of the first call, which a module ends, led to the second call without that module."""
     return len(second) > len(first) and second[: len(first)] == first

@@ -6,6 +6,15 @@ from typing import Any
 
 import torch
 
+#: Numbers of rows are made of elements of these types only: integers of their size.
+COMPARED = {
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+}
+#: Products of rows with a matrix: the place of the rows.
+PRODUCTS = {"mm": 0, "addmm": 1, "linear": 0, "matmul": 0}
 #: Elements that are compared at once.
 _AT_ONCE = 250_000
 #: An odd number to mix columns by.
@@ -52,7 +61,7 @@ def few_columns(matrix: Any, most: int) -> Any:
 
 def numbers_of(matrix: Any) -> Any:
     """A number for each row, from all of its bits: the same for equal rows, in whatever order it is summed."""
-    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[matrix.element_size()]
+    kind = COMPARED[matrix.dtype]
     factors = torch.arange(1, matrix.shape[1] + 1, device=matrix.device) * _MIXES | 1
     numbers = []
     for rows in matrix.split(max(1, _AT_ONCE // matrix.shape[1])):

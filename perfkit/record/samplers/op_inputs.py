@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from perfkit._code_owner import USER, function_name
+from perfkit._raised_signals import errors_dropped
 from perfkit.record.program_values import is_plain, is_tensor, without_modes
 from perfkit.record.samplers.call_paths import Path, Site
 from perfkit.record.samplers.diagonal_matrices import DiagonalMatrixCounts
@@ -154,7 +155,9 @@ class OpInputs:
         # Last: tensors without memory raise there.
         self.weight_penalties.add(func, arguments, out, site)
         if func.overloadpacket.__name__ != _VIEW:
-            of_samples = self._repeated_samples.add(func, arguments, out, path)
+            of_samples = False
+            with errors_dropped():
+                of_samples = self._repeated_samples.add(func, arguments, out, path)
             self.repeated_rows.add(func, arguments, out, site, of_samples=of_samples)
 
     def add_first(self, func: Any, inputs: tuple[Any, Any], out: Any, site: Site, *, in_library: bool) -> None:

@@ -8,6 +8,7 @@ table of parameters, or equal in blocks. Where a step has no other rows, its bat
 from __future__ import annotations
 
 from collections import Counter
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -16,19 +17,21 @@ from perfkit._code_owner import USER, function_name
 from perfkit.record.program_values import is_plain, is_tensor, without_modes
 from perfkit.record.samplers.call_paths import Site
 from perfkit.record.samplers.equal_rows import (
-    address,
+    COMPARED,
+    PRODUCTS,
     are_equal,
     few_columns,
     first_places,
     numbers_of,
     times_in_blocks,
 )
+from perfkit.record.samplers.followed_memory import FollowedMemory, needs_gradient
 from perfkit.record.samplers.op_paths import is_closed
 from perfkit.record.samplers.op_schemas import tensors_in
 from perfkit.run.records import RepeatedRows
 
 #: Products of rows with a matrix: the place of the rows.
-_PRODUCTS = {"mm": 0, "addmm": 1, "linear": 0, "matmul": 0, "bmm": 0}
+_PRODUCTS = {**PRODUCTS, "bmm": 0}
 _LAYERS = {*_PRODUCTS, "convolution", "conv1d", "conv2d", "conv3d"}
 _GATHERS = ("index", "index_select", "gather")
 _COPIES = (*_GATHERS, "repeat", "repeat_interleave", "clone", "reshape", "contiguous")
@@ -36,8 +39,6 @@ _COPIES = (*_GATHERS, "repeat", "repeat_interleave", "clone", "reshape", "contig
 _ROWS, _COLUMNS, _MULTIPLICATIONS = 64, 8, 1_000_000
 #: Elements that are compared, and rows that are sorted, in a step (0.25 s at most were measured).
 _MAX_ELEMENTS, _MAX_ROWS = 50_000_000, 500_000
-#: Tensors that are followed in a step.
-_MAX_FOLLOWED = 10_000
 #: Columns by which rows are told apart first, and rows that tell that a step has others.
 _FEW_COLUMNS, _OTHERS = 16, 8
 #: The share of elements that are not zero from which on rows are compared: fewer are one-hot or words in a bag.
@@ -50,7 +51,8 @@ class _Origin(NamedTuple):
     ``share`` are the rows of the tensor that it was gathered from, for each row; None where it was not gathered.
     ``looked_up`` is whether its rows are those of a table of parameters, ``is_repeated`` whether it is computed from
     a layer's input whose rows repeat, ``is_data`` whether it was gathered from what no op of the step made,
-    ``is_copied`` whether an op of the step copied rows of what it is computed from.
+    ``is_copied`` whether an op of the step copied rows of what it is computed from. ``has_gradients`` is whether each
+    of its rows has a gradient of its own, which the program gets.
     """
 
     share: float | None = None
@@ -58,6 +60,7 @@ class _Origin(NamedTuple):
     is_repeated: bool = False
     is_data: bool = False
     is_copied: bool = False
+    has_gradients: bool = False
 
 
 class _Copies(NamedTuple):
@@ -80,10 +83,7 @@ class RepeatedRowCounts:
 
     def __init__(self) -> None:
         self._compared = self._sorted = 0
-        #: By the address of the memory. What was freed is replaced by what is made there next.
-        self._origins: dict[int, _Origin] = {}
-        #: The addresses of what ops of the step returned.
-        self._made: set[int] = set()
+        self._followed = FollowedMemory(_UNKNOWN)
         #: Whether a layer of the step gets different rows that are not computed from repeated ones.
         self.has_others = False
         #: (line, rows, columns of the input and of the result) -> calls, and of all of them the different rows and
@@ -100,46 +100,57 @@ class RepeatedRowCounts:
         ``of_samples`` is whether it is a layer that `RepeatedSampleCounts` counts.
         """
         name = func.overloadpacket.__name__
-        first = out[0] if isinstance(out, tuple) and out else out
-        if not is_plain(first) or first.device.type != "cpu" or not first.is_floating_point() or not first.dim():
+        result = out[0] if isinstance(out, tuple) and out else out
+        if not is_plain(result) or result.device.type != "cpu" or not result.is_floating_point() or not result.dim():
             return
-        origin = self._origin_of(name, arguments, first)
-        if name in _LAYERS and (of_samples or self._look_at(name, arguments, first, site, origin)):
+        origin = self._origin_of(name, arguments, result)
+        if name in _LAYERS and (of_samples or self._look_at(name, arguments, result, site, origin)):
             source = arguments[_PRODUCTS.get(name, 0)]
-            self._set(source, self._origins.get(address(source), _UNKNOWN)._replace(is_repeated=True))
+            self._followed.set(source, self._followed.of(source)._replace(is_repeated=True))
             origin = origin._replace(is_repeated=True)
-        self._set(first, origin)
+        self._followed.set(result, origin)
         # A weight in another type, as under autocast, is a weight.
-        is_cast = name in ("_to_copy", "to") and arguments and address(arguments[0]) not in self._made
+        is_cast = name in ("_to_copy", "to") and arguments and not self._followed.is_made(arguments[0])
         if is_cast:
-            self._made.discard(address(first))
-        elif len(self._made) < _MAX_FOLLOWED:
-            self._made.add(address(first))
-
-    def _set(self, tensor: Any, origin: _Origin) -> None:
-        if origin == _UNKNOWN:
-            self._origins.pop(address(tensor), None)
-        elif len(self._origins) < _MAX_FOLLOWED or address(tensor) in self._origins:
-            self._origins[address(tensor)] = origin
+            self._followed.discard_made(result)
+        else:
+            self._followed.add_made(result)
 
     def _origin_of(self, name: str, arguments: Any, out: Any) -> _Origin:
         if name == "embedding":
             return _Origin(looked_up=True)
-        known = [self._origins.get(address(one), _UNKNOWN) for one in tensors_in(arguments) if one.layout is out.layout]
+        tensors = [one for one in tensors_in(arguments) if one.layout is out.layout]
+        known = [self._followed.of(one) for one in tensors]
         shares = [one.share for one in known if one.share is not None]
         origin = _Origin(max(shares, default=None), *(any(one[at] for one in known) for at in (1, 2, 3, 4)))
+        were_copied = origin.is_copied or origin.share is not None
+        if name in _LAYERS:
+            rows = arguments[_PRODUCTS.get(name, 0)]
+            needs = self._followed.of(rows).has_gradients or needs_gradient(rows)
+        else:
+            needs = any(one.has_gradients for one in known)
+            needs = needs or any(needs_gradient(one, out, is_copied=were_copied) for one in tensors)
+        origin = origin._replace(has_gradients=needs)
         source = arguments[0] if arguments else None
         if name not in _COPIES or not is_tensor(source) or source.dim() < 2 or not out.numel():
             return origin
-        of_source, of_out = _rows_in_memory(source), int(out.numel() // max(1, out.shape[-1]))
+        of_source, of_out = _in_memory(source, source.dim() - 1), int(out.numel() // max(1, out.shape[-1]))
+        # Rows that are cut into several are no copies.
+        of_elements = _in_memory(source, source.dim())
+        is_larger = of_source < of_out and of_elements < out.numel()
+        are_copies = 2 * of_source <= of_out and 2 * of_elements <= out.numel()
+        if are_copies and not were_copied:
+            # The gradient of a row that is copied is the sum of its copies', whatever comes first.
+            needs &= 2 * of_elements <= source.numel() and needs_gradient(source)
+            origin = origin._replace(has_gradients=needs)
         if name in _GATHERS:
             # A table of parameters is looked up: its rows repeat as words do.
             is_table = source.is_leaf and source.requires_grad
             share = of_source / of_out if not is_table and 2 * of_source <= of_out else None
-            is_data = address(source) not in self._made
-            return _Origin(share, is_table or (share is None and origin.looked_up), origin.is_repeated, is_data)
-        is_copied = origin.is_copied or 2 * of_source <= of_out
-        return origin._replace(looked_up=origin.looked_up and of_source >= of_out, is_copied=is_copied)
+            is_data, looked_up = not self._followed.is_made(source), is_table or (share is None and origin.looked_up)
+            return _Origin(share, looked_up, origin.is_repeated, is_data, has_gradients=needs)
+        is_copied = origin.is_copied or are_copies
+        return origin._replace(looked_up=origin.looked_up and not is_larger, is_copied=is_copied)
 
     def _look_at(self, name: str, arguments: Any, out: Any, site: Site, origin: _Origin) -> bool:
         """Count the different rows of a layer's input; whether they are repeated."""
@@ -147,15 +158,15 @@ class RepeatedRowCounts:
         source, weight = arguments[place : place + 2]
         if not is_plain(source) or not is_tensor(weight) or source.dim() < 2:
             return False
-        if not source.numel() or not source.is_floating_point() or (name == "bmm" and weight.stride(0)):
+        if not source.numel() or source.dtype not in COMPARED or (name == "bmm" and weight.stride(0)):
             return False
         is_product = name in _PRODUCTS and (name not in ("linear", "matmul") or weight.dim() == 2)
-        if is_product and address(weight) in self._made:
+        if is_product and self._followed.is_made(weight):
             return False  # no layer: both are results of the step
         columns, results = int(source.shape[-1]), int(out.shape[-1])
         rows = int(source.numel() // columns) if is_product else int(source.shape[0])
         is_small = rows < _ROWS or columns < _COLUMNS or rows * columns * results < _MULTIPLICATIONS
-        if not is_product or is_small or origin.looked_up:
+        if not is_product or is_small or origin.looked_up or origin.has_gradients:
             return self._look_for_others(source, rows, origin)
         self._sorted += rows
         if self._sorted > _MAX_ROWS or self._compared + rows * columns > _MAX_ELEMENTS:
@@ -227,14 +238,12 @@ def _copies_of(matrix: Any, first: Any, origin: _Origin) -> _Copies | None:
     if 2 * gathered <= rows and different <= gathered:
         return _Copies(different, gathered, all_data=origin.is_data)
     times = times_in_blocks(first)
-    # A batch of one sample has no row twice in a row.
+    # Copies next to each other are made on purpose; whole blocks one after the other may be a batch of equal samples.
     is_meant = origin.is_copied and bool((first.view(-1, times) == first[::times, None]).all())
     return _Copies(different, rows // times, all_data=not is_meant) if times > 1 else None
 
 
-def _rows_in_memory(tensor: Any) -> int:
-    """The rows of a tensor without those that are only expanded."""
-    rows = 1
-    for length, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True):
-        rows *= int(length) if stride else 1
-    return rows
+def _in_memory(tensor: Any, dims: int) -> int:
+    """The product of a tensor's first lengths, without those that are only expanded."""
+    pairs = zip(tensor.shape[:dims], tensor.stride()[:dims], strict=True)
+    return prod(int(length) for length, stride in pairs if stride)

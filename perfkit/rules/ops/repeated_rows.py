@@ -20,14 +20,16 @@ Fix: apply the layer to the different rows, and index, repeat or expand its resu
     hidden = self.mlp(context)[:, None].expand(-1, n, -1)     # not: self.mlp(context[:, None].expand(-1, n, -1))
     code = self.encoder(x).repeat_interleave(k, dim=0)        # not: self.encoder(x.repeat_interleave(k, dim=0))
 
-With a batch norm in training before which each sample stands as often the results stay the same too, and gradients: its
-mean and variance are those of the different samples. The running variance grows, by n / (n - 1) for n values less.
+With a batch norm in training, if each sample stands as often before it, results and gradients stay the same too: its
+mean and variance are those of the different samples. Only its running variance differs slightly, because torch
+multiplies the variance of n values by n / (n - 1), and n is smaller.
 
 Saving: 60% (chosen) of these ops' time, by the share of the rows that are copies, to all of it and what else is done
 with these rows.
 
 Source: the inputs of one step's layers. Rows that are equal by chance, as those of words in an embedding, and rows of
-zeros are not counted, nor is a batch of equal samples. Half was chosen. On a CPU.
+zeros are not counted, nor is a batch of equal samples, nor are copies whose gradients the program gets one by one,
+after `requires_grad_()` or `retain_grad()`. Half was chosen. On a CPU.
 """
 
 from __future__ import annotations
@@ -118,15 +120,15 @@ def _of_samples(found: RepeatedSamples, step: StepBudget, work: StepWork) -> Ite
     cost = sum(spent.values()) * (1 - found.needed / max(1, found.samples)) * step.wall_ns / max(1, work.step_ns)
     if not spent or 2 * found.needed > found.samples or step.is_negligible(cost):
         return
-    others = sum(bool(one.weight or one.flops) for one in found.layers) - 1
-    after = f" and {'one layer' if others == 1 else f'{others} layers'} after it get" if others else " gets"
+    calls = sum(one.repeated for one in found.layers if one.weight or one.flops)
+    getting = "a convolution gets" if calls == 1 else f"each of {calls} calls of layers gets"
     yield step.finding(
         cost=cost,
         saving=(_MINIMUM * cost, step.maximum_saving(cost)),
         spent=max(spent, key=lambda at: spent[at]),
         change=found.copied_at,
         message=(
-            f"Of {found.samples:,} samples that a convolution{after}, {found.needed:,} are different: the other "
+            f"Of {found.samples:,} samples that {getting}, {found.needed:,} are different: the other "
             f"results are computed again: {step.shown(cost)}."
         ),
         advice=(

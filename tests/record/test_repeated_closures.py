@@ -231,9 +231,9 @@ def test_closures_of_an_optimizer_that_follows_are_not_looked_at(
 def test_the_calls_of_a_closure_are_those_of_the_step_that_it_was_given_to(watch: RepeatedClosureWatch) -> None:
     fit, other = Fit(), Fit()
     fit.run()
-    assert (outer := watch.begin(fit.optimizer)) is not None
+    outer: Any = watch.begin(fit.optimizer)
     asked = watch.before_call(outer)
-    assert (inner := watch.begin(other.optimizer)) is not None
+    inner: Any = watch.begin(other.optimizer)
     watch.after_call(inner, watch.before_call(inner), other.closure())
     watch.after_call(outer, asked, fit.closure())
 

@@ -17,10 +17,10 @@ then done after 20 iterations, or in the closure.
     for _ in range(iterations // 20):                      # not: max_iter=1, range(iterations)
         loss = optimizer.step(closure)
 
-The iterations are the same where max_eval ends no step: it is 5/4 of max_iter by default, 1 for max_iter=1, which leaves
-one evaluation to a line search; with more it may take more, and need fewer iterations. Where data, weights of the loss
-or parameters change between steps, also between every tenth, nothing is said; nor without a line search, which does not
-evaluate the point of its last iteration.
+The iterations are the same where max_eval ends no step: it is 5/4 of max_iter by default, 1 for max_iter=1, which
+leaves one evaluation to a line search; with more it may take more, and need fewer iterations. Where data, weights of
+the loss or parameters change between steps, also between every tenth, nothing is said; nor without a line search, which
+does not evaluate the point of its last iteration.
 
 Saving: the time of those calls; at least of as many of them as 20 iterations per step leave out, less a tenth, and of
 none that belongs to a step that max_eval ended.

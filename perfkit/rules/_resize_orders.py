@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from math import prod
+from typing import NamedTuple
 
-from perfkit.measures.results.work import OpWorkTime
+from perfkit._location import Location
+from perfkit.ledger.step_budget import StepBudget
+from perfkit.measures.results.work import OpWorkTime, StepWork
 from perfkit.run.records import Lines, ResizeOrder
 
 #: The share of the channels that a layer keeps at most, and of the places that there are before an interpolation or
@@ -25,6 +29,37 @@ def slow_orders(lines: Lines) -> Iterator[ResizeOrder]:
         few_channels = is_pooled(one) or one.channels[1] <= _CHANNELS * one.channels[0]
         if few_channels and min(one.places) <= _PLACES * max(one.places):
             yield one
+
+
+class SlowOrders(NamedTuple):
+    """Orders of one line, the ops of both, and what the other order saves of these in a step."""
+
+    at: Location
+    is_pooled: bool
+    orders: list[ResizeOrder]
+    rows: list[OpWorkTime]
+    layers_ns: float
+    resizes_ns: float
+    cost: float
+
+
+def reported_orders(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[SlowOrders]:
+    """The orders that `resize-order` reports, by the line of the first op."""
+    of_line: dict[tuple[Location, bool], list[ResizeOrder]] = defaultdict(list)
+    for one in slow_orders(lines):
+        of_line[one.at, is_pooled(one)].append(one)
+    for (at, pooled), orders in of_line.items():
+        spent: list[OpWorkTime] = []
+        resizes_ns = layers_ns = saved_ns = 0.0
+        for one in orders:
+            rows = [row for row in work.rows if row not in spent and (resizes(row, one) or is_layer(row, one))]
+            spent += rows
+            saved_ns += sum((1 - left_of(row, one)) * row.ns for row in rows)
+            layers_ns += sum(row.ns for row in rows if is_layer(row, one))
+            resizes_ns += sum(row.ns for row in rows if not is_layer(row, one))
+        cost = saved_ns * step.wall_ns / max(1, work.step_ns)
+        if cost > 0 and not step.is_negligible(cost):
+            yield SlowOrders(at, pooled, orders, spent, layers_ns, resizes_ns, cost)
 
 
 def is_pooled(one: ResizeOrder) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -72,7 +74,8 @@ def test_a_step_of_one_iteration_evaluates_again_where_its_line_search_ended(wat
     line = Fit.run.__code__.co_firstlineno + 2
     assert (row.line, row.function, row.max_iter, row.share) == (line, "Fit.run", 1, 1.0)
     # Three steps are not watched, the last one has no end yet, and the first watched one has none before it.
-    assert (row.steps, row.again) == (STEPS - 4, STEPS - 5)
+    assert (row.steps, row.compared, row.again) == (STEPS - 4, STEPS - 5, STEPS - 5)
+    assert (row.max_eval, row.ended_by_max_eval) == (20, 0)
     assert 2 * row.steps <= row.calls < fit.calls
     assert row.made_at is not None
     assert row.made_at.line == Fit.__init__.__code__.co_firstlineno + 4
@@ -85,7 +88,23 @@ def test_the_last_step_of_an_optimizer_that_is_gone_counts_too(watch: RepeatedCl
 
     # Of the second optimizer too the first step has none before it.
     [row] = watch.rows(2 * STEPS)
-    assert (row.steps, row.again) == (2 * STEPS - 4, 2 * STEPS - 6)
+    assert (row.steps, row.compared, row.again) == (2 * STEPS - 4, 2 * STEPS - 6, 2 * STEPS - 6)
+
+
+def test_of_one_iteration_the_default_of_max_eval_ends_each_line_search(watch: RepeatedClosureWatch) -> None:
+    Fit(max_eval=None).run()
+
+    [row] = watch.rows(STEPS)
+    assert (row.max_eval, row.ended_by_max_eval) == (1, row.steps)
+
+
+def test_steps_after_data_that_change_now_and_then_are_compared_and_begin_anew(watch: RepeatedClosureWatch) -> None:
+    fit = Fit()
+    fit.loss = lambda: fit.of_all() * (1.0 + fit.at // 8)
+    fit.run()
+
+    [row] = watch.rows(STEPS)
+    assert (row.compared, row.again) == (STEPS - 5, STEPS - 6)
 
 
 def test_a_closure_may_return_a_number(watch: RepeatedClosureWatch) -> None:
@@ -189,6 +208,101 @@ def test_another_optimizer_with_a_closure_is_not_watched(watch: RepeatedClosureW
 
     assert watch.rows(STEPS) == ()
     assert not watch.watching
+
+
+def test_closures_of_an_optimizer_that_follows_are_not_looked_at(
+    watch: RepeatedClosureWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit = Fit()
+    for fit.at in range(10):
+        fit.optimizer.step(fit.closure)
+    assert watch.watching
+    looked_at: list[Any] = []
+    monkeypatch.setattr(repeated_closures, "_sample", looked_at.append)
+    optimizer = torch.optim.SGD([fit.weight], lr=0.0)
+    for _ in range(STEPS):
+        optimizer.step(fit.closure)
+
+    assert not watch.watching
+    assert looked_at == []
+    assert watch.rows(10)[0].steps == 6
+
+
+def test_the_calls_of_a_closure_are_those_of_the_step_that_it_was_given_to(watch: RepeatedClosureWatch) -> None:
+    fit, other = Fit(), Fit()
+    fit.run()
+    outer: Any = watch.begin(fit.optimizer)
+    asked = watch.before_call(outer)
+    inner: Any = watch.begin(other.optimizer)
+    watch.after_call(inner, watch.before_call(inner), other.closure())
+    watch.after_call(outer, asked, fit.closure())
+
+    assert watch.before_call(outer) is None
+    assert (outer.calls, inner.calls) == (0, 1)
+
+
+def test_no_parameter_is_kept_alive(watch: RepeatedClosureWatch) -> None:
+    fit = Fit()
+    fit.run()
+    weight, gradient = weakref.ref(fit.weight), weakref.ref(fit.weight.grad)
+    assert watch.watching
+    del fit
+    gc.collect()
+
+    assert weight() is None
+    assert gradient() is None
+
+
+def test_the_state_of_the_optimizer_gets_no_entry(watch: RepeatedClosureWatch) -> None:
+    fit = Fit()
+    fit.run()
+    new = Fit()
+    assert watch.begin(new.optimizer) is not None
+
+    assert not new.optimizer.state
+
+
+def test_tried_steps_whose_end_fails_count_too(watch: RepeatedClosureWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: Any) -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(repeated_closures._Step, "end", fails)
+    for _ in range(5):
+        Fit().run()
+
+    looked_at: list[Any] = []
+    monkeypatch.setattr(repeated_closures, "_sample", looked_at.append)
+    Fit().run()
+    assert looked_at == []
+    assert not watch.watching
+
+
+def test_what_cannot_be_read_of_one_device_leaves_that_of_others(
+    watch: RepeatedClosureWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeated_closures, "sample_of", lambda tensor: None)
+    monkeypatch.setattr(repeated_closures, "_COPIED_ON", ("cpu",))
+    Fit().run()
+    watch.stop()
+    lost = torch.empty((), dtype=torch.bool, device="meta")
+    watch._watched[-1] = watch._watched[-1]._replace(repeats=lost)
+
+    assert watch.rows(STEPS)[0].again == STEPS - 6
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64])
+def test_nan_is_equal_to_nothing(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, on_device: bool) -> None:
+    if on_device:
+        monkeypatch.setattr(repeated_closures, "sample_of", lambda tensor: None)
+        monkeypatch.setattr(repeated_closures, "_COPIED_ON", ("cpu",))
+
+    def is_equal_to_itself(tensor: torch.Tensor) -> bool:
+        return bool(repeated_closures._are_equal(*[(repeated_closures._sample(tensor),) for _ in range(2)]))
+
+    assert is_equal_to_itself(torch.ones(5, dtype=dtype))
+    assert is_equal_to_itself(torch.ones(0, dtype=dtype))
+    assert not is_equal_to_itself(torch.tensor([1.0, float("nan")], dtype=dtype))
 
 
 def test_what_the_program_computes_is_the_same(watch: RepeatedClosureWatch) -> None:

@@ -89,8 +89,18 @@ def test_a_resized_map_that_a_layer_reads_is_found_with_its_places_and_channels(
         (lambda: WIDE(resized()).mean((2, 3)), (1800, 2)),
         (lambda: WIDE_ROWS(ROWS).mean(1), (600, 2)),
         (lambda: WIDE_ROWS(ROWS).mean(-2, keepdim=True), (600, 2)),
+        (lambda: torch.addmm(WIDE_ROWS.bias, ROWS.flatten(0, 1), WIDE_ROWS.weight.t()).mean(0), (600, 1)),
     ],
-    ids=["pool", "padding that is not counted", "adaptive", "global", "mean", "mean of rows", "mean that is kept"],
+    ids=[
+        "pool",
+        "padding that is not counted",
+        "adaptive",
+        "global",
+        "mean",
+        "mean of rows",
+        "mean that is kept",
+        "addmm",
+    ],
 )
 def test_a_layer_whose_result_is_averaged_over_places_is_found(
     step: Callable[[], Any], places: tuple[int, int], inference: bool
@@ -168,6 +178,9 @@ def saved_in_place() -> None:
         lambda: HEAD(F.interpolate(MAPS[:, :, :4, :4], scale_factor=2)),
         lambda: HEAD(F.max_pool2d(resized(), 2)),
         lambda: resized(maps=HEAD(MAPS)),
+        lambda: torch.addmm(
+            torch.rand(1800, O), resized(maps=LAST).permute(0, 2, 3, 1).reshape(-1, C), LINEAR.weight.t()
+        ),
         lambda: HEAD(F.grid_sample(MAPS, torch.rand(N, 30, 30, 2), align_corners=False)),
         read_twice(lambda maps: maps.square().mean()),
         read_twice(HEAD),
@@ -180,7 +193,8 @@ def saved_in_place() -> None:
     ids=[
         *("a norm", "an activation", "in place", "dropout", "a factor of each place", "a summand of each place"),
         *("three by three", "a stride", "a padding", "groups", "transposed", "over places", "a part"),
-        *("joined", "joined channels", "its own size", "smaller", "a small one", "pooled", "in order", "grid_sample"),
+        *("joined", "joined channels", "its own size", "smaller", "a small one", "pooled", "in order"),
+        *("a summand of each place", "grid_sample"),
         *("a loss reads it", "two heads", "Python reads it", "Python reads an element", "saved", "kept"),
         "its gradient is read",
     ],
@@ -202,18 +216,67 @@ def test_maps_that_need_their_order_or_that_are_needed_are_not(step: Callable[[]
         lambda: WIDE_ROWS(ROWS).mean(-1),
         lambda: WIDE_ROWS(ROWS)[:, 1:].mean(1),
         lambda: (torch.rand(300, 40) @ torch.rand(40, 50)).mean(0),
+        lambda: torch.addmm(torch.rand(600, 32), ROWS.flatten(0, 1), WIDE_ROWS.weight.t()).view(2, 300, 32).mean(1),
+        lambda: torch.addmm(torch.rand(600, 1), ROWS.flatten(0, 1), WIDE_ROWS.weight.t()).mean(0),
         lambda: nn.Conv2d(C, 32, 3, padding=1)(MAPS.repeat(1, 1, 2, 2)).mean((2, 3)),
         lambda: F.adaptive_avg_pool2d(WIDE(MAPS.repeat(1, 1, 2, 2)), 40),
         lambda: ATTENTION(ROWS, ROWS, ROWS)[0].mean(1),
     ],
     ids=[
         *("max pool", "an activation", "a padding", "ceil_mode", "another divisor", "over channels", "over all"),
-        *("rows over channels", "without the first row", "no layer", "three by three", "to more places"),
+        *("rows over channels", "without the first row", "no layer"),
+        *("a summand of each place", "one for all channels", "three by three", "to more places"),
         "inside of a module of torch",
     ],
 )
 def test_layers_that_no_average_over_places_alone_follows_are_not(step: Callable[[], Any]) -> None:
     assert [row for row in found(step) if row.places[0] > row.places[1]] == []
+
+
+@pytest.mark.parametrize(
+    ("keep", "count"),
+    [
+        (lambda maps: None, 1),
+        (lambda maps: KEPT.bank.append(maps.detach()), 0),
+        (lambda maps: KEPT.bank.append(maps[:, :, 0]), 0),
+        (lambda maps: KEPT.bank.append(maps), 0),
+        (lambda maps: KEPT.bank.append(maps.detach().numpy()), 0),
+    ],
+    ids=["nothing", "detached", "a part", "itself", "as an array"],
+)
+@pytest.mark.parametrize("with_backward", [False, True])
+def test_a_variable_of_the_loop_is_not_kept_but_what_the_loop_keeps_besides_is(
+    keep: Callable[[Tensor], Any], count: int, with_backward: bool
+) -> None:
+    phase: list[Phase] = ["forward"]
+    log = ConstantOpLog(lambda: phase[0])
+    KEPT.bank = []
+    for _ in range(2):
+        log.start()
+        maps = F.interpolate(MAPS, scale_factor=3.0)
+        keep(maps)
+        loss = HEAD(maps).sum()
+        if with_backward:
+            phase[0] = "backward"
+            loss.backward()
+            phase[0] = "forward"
+        log.stop()
+
+    assert len(log.inputs.resize_orders.rows()) == count
+    KEPT.bank.clear()
+
+
+def test_what_a_loop_keeps_of_the_rows_that_it_averages_is_needed() -> None:
+    log = ConstantOpLog(lambda: "forward")
+    bank = []
+    for _ in range(2):
+        log.start()
+        z = WIDE_ROWS(ROWS)
+        bank.append(z.detach())
+        z.mean(1).square().sum()
+        log.stop()
+
+    assert log.inputs.resize_orders.rows() == ()
 
 
 @pytest.mark.parametrize("reads_after", [False, True])

@@ -93,6 +93,16 @@ def test_an_average_behind_a_layer_costs_what_the_layer_computes_of_pixels_that_
     assert finding.advice.startswith("Average first")
 
 
+@pytest.mark.parametrize(("places", "times"), [(2100, "3"), (1700, "4"), (1520, "4")])
+def test_the_ratio_of_places_is_rounded(build: Any, places: int, times: str) -> None:
+    pooled = msgspec.structs.replace(POOLED, places=(6090, places))
+    rows = (row(("convolution", "convolution", RESIZE), 20, flops=2 * 6090 * 32 * 64),)
+
+    [finding] = found(build, rows, pooled)
+
+    assert f"for {times} times as many pixels or words" in finding.message
+
+
 def test_an_average_that_gets_many_more_channels_in_the_other_order_is_no_finding(build: Any) -> None:
     order = msgspec.structs.replace(POOLED, channels=(256, 8))
     rows = (
@@ -158,6 +168,9 @@ def test_channels_first_leaves_out_what_the_layer_before_the_resize_saves(build:
         step = build.step(40, forward=20, backward=20)
         return [float(one.cost_ns) for one in build.findings(channels_first, step, work, limits, lines)]
 
+    # 1.4 ms of the 40 ms step are too little for resize-order.
+    small = row(RESIZES, 3, "2x64x16x16", flops=MS, bytes=1, precision="float32")
+    assert cost((elsewhere, small), ORDER) == [pytest.approx(((17 - 1) + (3 - 1)) / 2 * MS)]
     assert cost((resize,)) == [pytest.approx((32 - 1) / 2 * MS)]
     assert cost((resize,), ORDER) == []
     assert cost((resize, elsewhere), ORDER) == [pytest.approx(((17 - 1) + (32 - 1) / 16) / 2 * MS)]

@@ -22,28 +22,28 @@ class Closures:
 
     def timed(self, args: Any, kwargs: Any) -> Any:
         """The arguments of a call of ``step()``, with its closure timed; None where it has none."""
-        if len(args) > 1 and callable(args[1]):
-            changed = (args[0], self._wrap(args[1]), *args[2:]), kwargs
-        elif callable(kwargs.get("closure")):
-            changed = args, {**kwargs, "closure": self._wrap(kwargs["closure"])}
-        else:
+        is_first = len(args) > 1 and callable(args[1])
+        given = args[1] if is_first else kwargs.get("closure")
+        if not callable(given):
             return None
-        if self.watch is not None:
-            self.watch.begin(args[0])
-        return changed
+        watch, told = self.watch, None
+        if watch is not None and (step := watch.begin(args[0])) is not None:
+            told = watch, step
+        closure = self._wrap(given, told)
+        return ((args[0], closure, *args[2:]), kwargs) if is_first else (args, {**kwargs, "closure": closure})
 
-    def _wrap(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+    def _wrap(self, closure: Callable[[], Any], told: tuple[RepeatedClosureWatch, Any] | None) -> Callable[[], Any]:
         @functools.wraps(closure)
         def timed() -> Any:
             self.running += 1
             self._clock.enter("forward")
             try:
-                watch = self.watch
-                if watch is None or not watch.watching:
+                if told is None:
                     return closure()
-                before = watch.before_call()
+                watch, step = told
+                before = watch.before_call(step)
                 loss = closure()
-                watch.after_call(before, loss)
+                watch.after_call(step, before, loss)
                 return loss
             finally:
                 self.running -= 1

@@ -17,12 +17,11 @@ from math import prod
 from typing import Any, NamedTuple
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from perfkit._code_owner import USER, function_name
 from perfkit.record.program_values import is_tensor, without_modes
 from perfkit.record.samplers.call_paths import Site, location_of
-from perfkit.record.samplers.followed_results import MAX_TENSORS, FollowedResults, key_of, memory_reference
+from perfkit.record.samplers.followed_results import MAX_TENSORS, FollowedResults, MemoryReference, key_of
 from perfkit.record.samplers.op_schemas import flattened
 from perfkit.run.records import ProductOrder
 
@@ -90,7 +89,7 @@ class _Memory:
 
     made: _Product
     layout: _Layout
-    reference: StorageWeakRef
+    reference: MemoryReference
     is_read: bool = False
 
 
@@ -100,7 +99,7 @@ class ProductOrderCounts(FollowedResults[_Memory]):
     def __init__(self) -> None:
         super().__init__()
         #: Memory with what ops have made of parameters alone; the references keep the keys.
-        self._weights: dict[int, StorageWeakRef] = {}
+        self._weights: dict[int, MemoryReference] = {}
         self._products: list[_Product] = []
         self._ops = 0
 
@@ -186,7 +185,7 @@ class ProductOrderCounts(FollowedResults[_Memory]):
         if len(self._known) >= MAX_TENSORS:
             self.lost = True
             return
-        reference = memory_reference(out)
+        reference = MemoryReference(out)
         self._known[reference.cdata] = _Memory(product, layout, reference)
 
     def _is_weight(self, tensor: Any) -> bool:
@@ -199,7 +198,7 @@ class ProductOrderCounts(FollowedResults[_Memory]):
         if not is_tensor(out) or not tensors or len(self._weights) >= MAX_TENSORS:
             return
         if all(one.numel() == 1 or self._is_weight(one) for one in tensors) and any(map(self._is_weight, tensors)):
-            reference = memory_reference(out)
+            reference = MemoryReference(out)
             self._weights[reference.cdata] = reference
 
     def end_step(self) -> None:

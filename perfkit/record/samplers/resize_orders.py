@@ -12,12 +12,11 @@ from math import prod
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from perfkit._code_owner import USER, function_name
 from perfkit.record.program_values import is_plain, is_tensor
 from perfkit.record.samplers.call_paths import Site, location_of
-from perfkit.record.samplers.followed_results import MAX_TENSORS, FollowedResults, key_of, memory_reference
+from perfkit.record.samplers.followed_results import MAX_TENSORS, FollowedResults, MemoryReference, key_of
 from perfkit.record.samplers.op_paths import is_closed
 from perfkit.record.samplers.op_schemas import flattened
 from perfkit.run.records import ResizeOrder
@@ -58,7 +57,7 @@ class _ChannelMemory:
     channels: int
     stride: int
     elements: int
-    reference: StorageWeakRef
+    reference: MemoryReference
     is_read: bool = False
 
     def channel_dim(self, tensor: Any) -> int | None:
@@ -144,7 +143,7 @@ class ResizeOrderCounts(FollowedResults[_ChannelMemory]):
         if len(self._known) >= MAX_TENSORS:
             self.lost = True
             return
-        reference = memory_reference(out)
+        reference = MemoryReference(out)
         self._known[reference.cdata] = _ChannelMemory(
             order, int(out.shape[dim]), int(out.stride(dim)), int(out.numel()), reference
         )
@@ -191,6 +190,8 @@ def _channels(name: str, arguments: Any, tensor: Any, out: Any, dim: int) -> tup
     elif name in _PRODUCTS:
         rows, weight = (arguments[at] for at in _PRODUCTS[name])
         is_layer = rows is tensor and weight.dim() == 2 and dim == tensor.dim() - 1
+        # A bias, and not a summand for each place.
+        is_layer = is_layer and (name != "addmm" or arguments[0].dim() == 1)
     else:
         return None
     return (int(tensor.shape[dim]), int(out.shape[dim])) if is_layer else None

@@ -33,10 +33,10 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.work import OpWorkTime, StepWork
-from perfkit.rules._resize_orders import left_of, slow_orders
+from perfkit.rules._resize_orders import left_of, reported_orders
 from perfkit.rules._settings import first_call
 from perfkit.rules._work_rows import busiest_place, limit_ns
-from perfkit.run.records import MODELS, Lines, MachineLimits, OpKind, Rank
+from perfkit.run.records import MODELS, Lines, MachineLimits, OpKind, Rank, ResizeOrder
 
 ID = "channels-first"
 CLAIMS = (Selector(owner="computing"),)
@@ -59,7 +59,8 @@ def check(
     step: StepBudget, work: StepWork, limits: MachineLimits, rank: Rank | None = None, lines: Lines | None = None
 ) -> Iterator[Finding]:
     """Find pooling and resizing with channels first, and what it takes beyond channels last."""
-    of_work = [_with_layer_first(row, lines) for row in work.rows]
+    orders = [] if lines is None else [one for slow in reported_orders(step, lines, work) for one in slow.orders]
+    of_work = [_in_other_order(row, orders) for row in work.rows]
     rows = [row for row in of_work if _is_slow(row, limits)]
     per_step = step.wall_ns / max(1, work.step_ns)
     beyond = sum(row.ns - limit_ns(row, limits) for row in rows) * per_step
@@ -89,9 +90,9 @@ def check(
     )
 
 
-def _with_layer_first(row: OpWorkTime, lines: Lines | None) -> OpWorkTime:
-    """The part of a row that `resize-order` does not report."""
-    left = min((left_of(row, one) for one in slow_orders(lines)), default=1.0) if lines is not None else 1.0
+def _in_other_order(row: OpWorkTime, orders: list[ResizeOrder]) -> OpWorkTime:
+    """The part of a row that `resize-order`, which reports these orders, does not count."""
+    left = min((left_of(row, one) for one in orders), default=1.0)
     return row if left >= 1.0 else msgspec.structs.replace(row, ns=round(left * row.ns), calls=left * row.calls)
 
 

@@ -27,16 +27,14 @@ it gets or more (CALIBRATION.md). On a CPU.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 
 from perfkit._format import times
-from perfkit._location import Location
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING
 from perfkit.ledger.step_budget import StepBudget
-from perfkit.measures.results.work import OpWorkTime, StepWork
-from perfkit.rules._resize_orders import is_layer, is_pooled, left_of, resizes, slow_orders
+from perfkit.measures.results.work import StepWork
+from perfkit.rules._resize_orders import is_pooled, reported_orders
 from perfkit.rules._work_rows import busiest_place
 from perfkit.run.records import Lines, ResizeOrder
 
@@ -51,21 +49,7 @@ _MINIMUM, _MORE = 0.6, 0.2
 
 def check(step: StepBudget, lines: Lines, work: StepWork) -> Iterator[Finding]:
     """Find maps and layers in the slower order by the line of the first op, and what the other order saves."""
-    of_line: dict[tuple[Location, bool], list[ResizeOrder]] = defaultdict(list)
-    for one in slow_orders(lines):
-        of_line[one.at, is_pooled(one)].append(one)
-    for (at, pooled), orders in of_line.items():
-        spent: list[OpWorkTime] = []
-        resizes_ns = layers_ns = saved_ns = 0.0
-        for one in orders:
-            rows = [row for row in work.rows if row not in spent and (resizes(row, one) or is_layer(row, one))]
-            spent += rows
-            saved_ns += sum((1 - left_of(row, one)) * row.ns for row in rows)
-            layers_ns += sum(row.ns for row in rows if is_layer(row, one))
-            resizes_ns += sum(row.ns for row in rows if not is_layer(row, one))
-        cost = saved_ns * step.wall_ns / max(1, work.step_ns)
-        if cost <= 0 or step.is_negligible(cost):
-            continue
+    for at, pooled, orders, spent, layers_ns, resizes_ns, cost in reported_orders(step, lines, work):
         largest = max(orders, key=lambda one: one.calls * max(one.places) * one.channels[0])
         yield step.finding(
             cost=cost,
@@ -97,12 +81,13 @@ _AVERAGE_FIRST = (
 
 def _subject(one: ResizeOrder, calls: int) -> str:
     own, made = one.channels
+    ratio = f"{max(one.places) / min(one.places):,.0f}"
     if is_pooled(one):
         return (
             f"A layer makes {made:,} channels of {own:,}, {times(calls)} per step, for "
-            f"{max(one.places) // min(one.places):,} times as many pixels or words as an average leaves of them"
+            f"{ratio} times as many pixels or words as an average leaves of them"
         )
     return (
-        f"A map of {own:,} channels is resized to {max(one.places) / min(one.places):,.0f} times as many pixels, "
+        f"A map of {own:,} channels is resized to {ratio} times as many pixels, "
         f"{times(calls)} per step, before a layer makes {made:,} channels of them"
     )

@@ -292,19 +292,24 @@ class RepeatedClosure(CodeLine, frozen=True, kw_only=True):
 
     Attributes:
         steps: The steps that were watched, ``calls`` the calls of the closure in them, and ``again`` the steps whose
-            first call had the parameters, the loss and the gradients of a call in the step before.
+            first call had the parameters, the loss and the gradients of a call in the step before; ``compared`` the
+            steps of which that was looked for.
         host_ns: The time of such a call, of ``of_ns`` from one step to the next (medians).
-        max_iter: How many iterations a step has at most.
+        max_iter: How many iterations a step has at most, and ``max_eval`` how many calls, which stops a line search
+            too; ``ended_by_max_eval`` the steps that had so many or more.
         share: The share of the run's steps in which an L-BFGS stepped, 0 to 1.
         made_at: The line that makes the optimizer, as ``created_at`` of `OptimizerFacts`.
     """
 
     steps: Count
     calls: Count
+    compared: Count
     again: Count
     host_ns: Count
     of_ns: Count
     max_iter: Count
+    max_eval: Count
+    ended_by_max_eval: Count
     share: float
     made_at: Location | None = None
 

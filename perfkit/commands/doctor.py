@@ -56,6 +56,8 @@ PRIVATE_NAMES = (
     ("torch.utils.data._utils.worker", "_worker_loop", "the lines of loader workers"),
     ("torch.serialization", "_save _legacy_save", "saved-views"),
     ("torch", "UntypedStorage._cdata", "product-order, resize-order and unread-results"),
+    ("torch._C", "_storage_Use_Count", "product-order and resize-order of what the loop's own function computes"),
+    ("torch", "Tensor._use_count", "product-order and resize-order of what a graph has saved"),
     ("torch", "Tensor._backward_hooks", "product-order and resize-order of results whose gradient is asked for"),
     ("torch", "Tensor._typed_storage", "unread-results of tensors that are saved"),
     ("torch.autograd", "_profiler_enabled", "windows while another profiler runs"),

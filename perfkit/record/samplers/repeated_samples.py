@@ -31,7 +31,7 @@ from perfkit.record.samplers.op_paths import is_closed
 from perfkit.record.samplers.op_schemas import tensors_in
 from perfkit.run.records import RepeatedLayer, RepeatedSamples
 
-_CONVOLUTIONS = ("convolution", *(f"conv{kind}{dim}d" for kind in ("", "_transpose") for dim in (1, 2, 3)))
+_CONVOLUTIONS = ("convolution", *(f"{kind}{dim}d" for kind in ("conv", "conv_transpose") for dim in (1, 2, 3)))
 _REPEATS, _JOINS, _GATHERS = ("repeat", "tile", "repeat_interleave"), ("cat", "stack"), ("index", "index_select")
 #: They copy a tensor as it is, also one that was expanded.
 _CLONES = ("clone", "reshape", "flatten", "contiguous")

@@ -52,7 +52,7 @@ NOT_OF_A_FRAMEWORK = {
     *("_DummyThread", "_add_filter", "_filters_mutated_lock_held", "_getframe", "_initializing"),
     *("_c10d_functional", "_foreach_copy_", "_grouped_mm", "_int_mm", "_like", "_rank", "_to_copy"),
     *("_fft_", "_safe_softmax", "_softmax"),
-    *("_batch_norm_impl_index", "_local_scalar_dense", "_unsafe_view"),
+    *("_batch_norm_impl_index", "_local_scalar_dense", "_native_batch_norm_legit", "_unsafe_view"),
     # Of an object, which no class has.
     "_untyped_storage",
     "_attn_implementation",

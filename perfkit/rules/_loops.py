@@ -121,12 +121,13 @@ def ops_of_loops(lines: Lines, ledger: Ledger, small_ns: float) -> Iterator[Loop
     for row in lines.traced:
         if row.owner == "user" and row.loop_line is not None and row.phase not in _NOT_LOOKED_AT:
             loops[row.file, row.function, row.loop_line].append(row)
-    updates = {(row.file, row.line) for row in lines.rows if row.phase == "optimizer"}
+    # Their loop steps one optimizer, and each iteration begins where the one before ended.
+    closures = {(one.file, one.line) for one in lines.repeated_closures}
     for (file, function, line), own in loops.items():
         rows = [*own, *_nested(own, loops, ledger)]
         body = {(file, row.line) for row in rows if row.line != line}
-        if body & updates:
-            continue  # it steps an optimizer: each iteration begins where the one before ended
+        if body & closures:
+            continue
         called = _only_called_from(body, lines)
         below = [row for row in lines.traced if (row.file, row.function) in called]
         here = [row for row in ledger.rows if _is_in(row, body, called)]

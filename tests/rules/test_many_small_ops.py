@@ -16,7 +16,7 @@ from perfkit.measures.results.host import Ops, Repeat
 from perfkit.measures.results.measurements import Measurements
 from perfkit.measures.results.work import OpWorkTime, StepWork
 from perfkit.rules.ops import many_small_ops
-from perfkit.run.records import LineRow, Lines, ModuleCalls, TracedLine
+from perfkit.run.records import Lines, ModuleCalls, RepeatedClosure, TracedLine
 
 MS = 1_000_000
 
@@ -407,15 +407,16 @@ def test_a_loop_over_modules_and_one_of_few_iterations_are_none(build: Any) -> N
     assert by_ledger(build, lines(line_of(22, 6, 21, "forward")), *rows_of_loop(limit_ms=1)) == []
 
 
-def test_a_loop_that_steps_an_optimizer_is_none(build: Any) -> None:
+def test_a_loop_of_steps_of_lbfgs_that_repeat_an_evaluation_is_none(build: Any) -> None:
     traced = lines(line_of(22, 48, 21, "forward"))
-    update = LineRow(
-        file="model.py", line=22, function="forward", owner="user", phase="optimizer", samples=9, host_ns=MS
-    )
+    steps = RepeatedClosure(
+        file="model.py", line=22, function="forward", owner="user", steps=24, compared=23, again=23, calls=48,
+        ended_by_max_eval=0, host_ns=MS, of_ns=2 * MS, max_iter=1, max_eval=20, share=1.0,
+    )  # fmt: skip
 
     assert by_ledger(build, traced, *rows_of_loop(limit_ms=1))
-    updates = msgspec.structs.replace(traced, rows=(update,))
-    assert by_ledger(build, updates, *rows_of_loop(limit_ms=1)) == []
+    of_closures = msgspec.structs.replace(traced, repeated_closures=(steps,))
+    assert by_ledger(build, of_closures, *rows_of_loop(limit_ms=1)) == []
 
 
 def test_a_recurrence_written_by_hand_is_found_and_one_with_attention_a_rollout_or_a_generation_is_not(

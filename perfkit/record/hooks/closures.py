@@ -17,7 +17,7 @@ class Closures:
         self._clock = clock
         #: How many are running.
         self.running = 0
-        #: What is told of the steps that have a closure, and of its calls.
+        #: It hears of each step that has a closure, and of the closure's calls.
         self.watch: RepeatedClosureWatch | None = None
 
     def timed(self, args: Any, kwargs: Any) -> Any:

@@ -39,7 +39,7 @@ _COPIES = (*_GATHERS, "repeat", "repeat_interleave", "clone", "reshape", "contig
 _ROWS, _COLUMNS, _MULTIPLICATIONS = 64, 8, 1_000_000
 #: Elements that are compared, and rows that are sorted, in a step (0.25 s at most were measured).
 _MAX_ELEMENTS, _MAX_ROWS = 50_000_000, 500_000
-#: Columns by which rows are told apart first, and rows that tell that a step has others.
+#: Columns by which rows are compared first, and different rows that show that a step has others.
 _FEW_COLUMNS, _OTHERS = 16, 8
 #: The share of elements that are not zero from which on rows are compared: fewer are one-hot or words in a bag.
 _DENSE = 0.1

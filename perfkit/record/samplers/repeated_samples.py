@@ -49,9 +49,11 @@ _ALONG = frozenset(
 _ALONG_THIRD = ("norm", "linalg_vector_norm", "topk", "kthvalue")
 #: Fewer samples, elements of one, or multiplications are cheap, whatever is in them (chosen).
 _SAMPLES, _ELEMENTS, _MULTIPLICATIONS = 8, 64, 1_000_000
-#: Elements of layers' inputs that are compared in a step before samples of each sample's are, which are as many again
-#: at most (0.25 s in all were measured); how many of these, and of those by which samples are told apart first.
-_MAX_ELEMENTS, _SAMPLED, _FEW_COLUMNS = 10_000_000, 1_024, 64
+#: Elements of layers' inputs that are compared in a step. Beyond these so many of each sample are, up to as many
+#: elements again (0.25 s in all were measured).
+_MAX_ELEMENTS, _SAMPLED = 10_000_000, 1_024
+#: Elements by which samples are compared first.
+_FEW_COLUMNS = 64
 #: Samples that are sorted in a step, ops between two layers, and first layers (each bounds time and memory; chosen).
 _MAX_SAMPLES, _MAX_BETWEEN, _MAX_CHAINS = 100_000, 200, 64
 

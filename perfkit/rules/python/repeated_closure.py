@@ -73,7 +73,7 @@ def check(step: StepBudget, lines: Lines, rank: Rank | None = None) -> Iterator[
             ),
             advice=(
                 f"Give LBFGS max_iter={_ITERATIONS} (now {one.max_iter}) and max_eval={max_eval} (now {one.max_eval}), "
-                "and call step so many times less often: within a step it keeps loss and gradients."
+                "and call step once for these iterations: within a step it keeps loss and gradients."
             ),
             evidence=(
                 Evidence.ms("such a call of the closure", one.host_ns, "the median of the steps that were watched"),

@@ -317,6 +317,25 @@ def test_a_comprehension_of_many_items_is_one_entry(tmp_path: Path, monkeypatch:
     assert found == [(False, False), (True, True)]
 
 
+def twice(number: int) -> int:
+    return 2 * number
+
+
+def test_a_function_called_in_a_comprehension_is_followed_and_left_again(tmp_path: Path) -> None:
+    followed = lines_step.LineTimeline()
+    followed.start()
+    sum([twice(item) for item in range(3)])
+    followed.stop()
+    followed.write(tmp_path / "stacks-0.lines.npz")
+
+    times = read_line_times(tmp_path / "stacks-0.pt.trace.json.gz", [])
+    assert times is not None
+    calling, called = line_of("sum([twice(item) for item in range(3)])"), line_of("return 2 * number")
+    came = [line for line in times.line if line in (calling, called)]
+    assert came[came.index(called) - 1 :][:6] == [calling, called] * 3
+    assert came[-1] == calling
+
+
 def test_frames_are_named_as_torch_names_them(tmp_path: Path) -> None:
     with torch.profiler.profile(with_stack=True) as profiler:
         torch.nn.functional.relu(torch.ones(2))

@@ -23,7 +23,6 @@ from torch.nn import Module
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from perfkit._code_owner import USER, does_own_work, frames_outwards, function_name, line_of, owner_of
-from perfkit._raised_signals import signal_of
 from perfkit.ranges import dynamo
 from perfkit.record.samplers.call_paths import Path, Site, location_of
 from perfkit.record.samplers.carried_names import carrying_loops
@@ -31,6 +30,7 @@ from perfkit.record.samplers.constant_calls import ConstantCallLog
 from perfkit.record.samplers.gradient_calls import GradientCallLog
 from perfkit.record.samplers.module_calls import ModuleCall, ModuleCallLog
 from perfkit.record.samplers.source_loops import innermost_loops, loop_around
+from perfkit.record.samplers.trace_functions import Trace, stops_at_error, user_caller
 from perfkit.run.records import Phase, TracedLine
 
 #: Line events after which tracing stops: at about 0.5 us each, two million add one second to one step.
@@ -43,39 +43,6 @@ _COUNTED = ("backward", "grad", "__next__")
 _MAX_CALLERS = 8
 #: Lines kept of those that lead to the call of a module.
 _MAX_PATH = 16
-
-_Trace = Callable[[FrameType, str, Any], Any]
-
-
-def stops_at_error(follow: Any) -> Callable[..., _Trace | None]:
-    """A trace function that stops tracing where an error would reach the program whose lines it follows."""
-
-    def guarded(tracer: LineTracer, frame: FrameType, event: str, arg: Any) -> _Trace | None:
-        began_ns = time.perf_counter_ns()
-        tracer.now_ns = began_ns - tracer.own_ns
-        try:
-            result: _Trace | None = follow(tracer, frame, event, arg)
-        except Exception as error:
-            sys.settrace(None)
-            if signal_of(error) is not None:
-                raise
-            tracer.refused = f"{type(error).__name__}: {error}"
-            return None
-        if tracer.ended_at() is None:
-            tracer.own_ns += time.perf_counter_ns() - began_ns
-        return result
-
-    # The interpreter calls these while a compiled program runs: Dynamo would compile what they do with tensors.
-    dynamo.leave_alone(guarded.__code__, follow.__code__)
-    return guarded
-
-
-def user_caller(frame: FrameType) -> FrameType | None:
-    """The nearest frame of the user's outside ``frame``."""
-    caller = frame.f_back
-    while caller is not None and owner_of(caller.f_code.co_filename) != USER:
-        caller = caller.f_back
-    return caller
 
 
 class LineTracer:
@@ -124,8 +91,11 @@ class LineTracer:
         self._callers: dict[CodeType, dict[Site, None]] = {}
         #: The line of ``_lines`` that each frame is in, and when it came there.
         self._open: dict[FrameType, tuple[list[int], int]] = {}
-        self._running_frames: list[tuple[FrameType, _Trace | None]] = []
+        self._running_frames: list[tuple[FrameType, Trace | None]] = []
         self._events = 0
+        #: The frame, line and phase of the last line event, and its line of ``_lines``; no frame once that has ended.
+        self._last_frame: FrameType | None = None
+        self._last: tuple[int, Phase, list[int]] = (0, "other", [])
         #: Functions that are looked at again in another step.
         self._watched: frozenset[CodeType] = frozenset()
         #: Why nothing was traced, or not to the end; None otherwise.
@@ -143,7 +113,7 @@ class LineTracer:
         for frame in frames_outwards(sys._getframe(1)):
             if owner_of(frame.f_code.co_filename) == USER:
                 self._running_frames.append((frame, frame.f_trace))
-                frame.f_trace = self._line
+                frame.f_trace, frame.f_trace_lines = self._line, True
 
     def stop(self) -> None:
         """Stop tracing, and restore every frame."""
@@ -157,6 +127,7 @@ class LineTracer:
         self._close_all()
 
     def _close_all(self) -> None:
+        self._last_frame = None
         for frame in list(self._open):
             self._close_line(frame)
         self._calls.clear()
@@ -182,7 +153,7 @@ class LineTracer:
             sys.settrace(None)
 
     @stops_at_error
-    def _called_again(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
+    def _called_again(self, frame: FrameType, event: str, arg: Any) -> Trace | None:
         if frame.f_code not in self._watched:
             return None
         frame.f_trace_lines = False
@@ -190,7 +161,7 @@ class LineTracer:
         return self._returned_again
 
     @stops_at_error
-    def _returned_again(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
+    def _returned_again(self, frame: FrameType, event: str, arg: Any) -> Trace | None:
         if event == "return":
             caller = user_caller(frame)
             site = (caller.f_code, line_of(caller)) if caller is not None else None
@@ -198,7 +169,7 @@ class LineTracer:
         return self._returned_again
 
     @stops_at_error
-    def _called(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
+    def _called(self, frame: FrameType, event: str, arg: Any) -> Trace | None:
         code = frame.f_code
         if code is self._module_call:
             return self._module_called(frame)
@@ -221,14 +192,14 @@ class LineTracer:
         return self._line
 
     @stops_at_error
-    def _own_returned(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
+    def _own_returned(self, frame: FrameType, event: str, arg: Any) -> Trace | None:
         if event == "return" and self._own_frame is not None and self._own_frame[0] is frame:
             if self.ended_at() is None:
                 self.own_ns += self.now_ns - self._own_frame[1]
             self._own_frame = None
         return self._own_returned
 
-    def _differentiated(self, frame: FrameType) -> _Trace:
+    def _differentiated(self, frame: FrameType) -> Trace:
         self._modules.backwards += 1
         self._modules.grads += (is_grad := frame.f_code is self._grad)
         caller = user_caller(frame)
@@ -238,7 +209,7 @@ class LineTracer:
         return self._gradients_returned
 
     @stops_at_error
-    def _gradients_returned(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
+    def _gradients_returned(self, frame: FrameType, event: str, arg: Any) -> Trace | None:
         if event == "return":
             self._gradients.leave(frame, self.now_ns)
         return self._gradients_returned
@@ -255,7 +226,7 @@ class LineTracer:
             took_ns = self.now_ns - started_ns
             self._beneath[site, phase] = self._beneath.get((site, phase), 0) + took_ns
 
-    def _module_called(self, frame: FrameType) -> _Trace | None:
+    def _module_called(self, frame: FrameType) -> Trace | None:
         self._modules.started = True
         self._constants.spoil()
         caller = self._module_caller(frame)
@@ -289,16 +260,30 @@ class LineTracer:
         return tuple(islice(lines, _MAX_PATH))
 
     @stops_at_error
-    def _module_returned(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
+    def _module_returned(self, frame: FrameType, event: str, arg: Any) -> Trace | None:
         if event == "return" and (call := self._calls.pop(frame, None)) is not None:
             self._modules.leave(call)
             self._leave_beneath(frame)
         return self._module_returned
 
+    def _line(self, frame: FrameType, event: str, arg: Any) -> Trace | None:
+        # A comprehension in one line has an event per item, often most events of a step: half the time of others.
+        if frame is self._last_frame and event == "line" and self._events < self._max_events:
+            began_ns = time.perf_counter_ns()
+            number, phase, line = self._last
+            if frame.f_lineno == number and self._phase() == phase:
+                self._events += 1
+                line[0] += 1
+                self.own_ns += time.perf_counter_ns() - began_ns
+                return self._line
+        return self._moved(frame, event, arg)
+
     @stops_at_error
-    def _line(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
+    def _moved(self, frame: FrameType, event: str, arg: Any) -> Trace | None:
+        """``frame`` comes to a line, or ends."""
         self._close_line(frame)
         if event == "return":
+            self._last_frame = None
             self._constants.leave(frame, arg)
             self._leave_beneath(frame)
         if event == "line":
@@ -313,6 +298,7 @@ class LineTracer:
                 self._line_of[phase, id(code), number] = line
                 self._kept.append(code)
             self._open[frame] = line, self.now_ns
+            self._last_frame, self._last = frame, (number, phase, line)
         return self._line
 
     def _close_line(self, frame: FrameType) -> None:

@@ -21,8 +21,9 @@ from typing import Any
 
 from perfkit import _clock
 from perfkit._code_owner import USER, function_name, line_of, own_work, owner_of
-from perfkit.record.samplers.line_tracer import LineTracer, stops_at_error, user_caller
+from perfkit.record.samplers.line_tracer import LineTracer
 from perfkit.record.samplers.source_lookup import user_files
+from perfkit.record.samplers.trace_functions import Trace, stops_at_error, user_caller
 from perfkit.record.windows import torch_profiler
 from perfkit.run.arrays import write_line_times
 from perfkit.run.file_names import lines_path
@@ -37,6 +38,8 @@ MAX_GROWTH = 2
 MAX_LINES = 200_000
 
 
+#: Comprehensions that are functions of their own (before Python 3.12).
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")
 #: Functions that are left and resumed: generators, coroutines, asynchronous generators.
 _RESUMED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -74,17 +77,21 @@ class LineTimeline(LineTracer):
         self._leave()
 
     @stops_at_error
-    def _called(self, frame: FrameType, event: str, arg: Any) -> Callable[[FrameType, str, Any], Any] | None:
+    def _called(self, frame: FrameType, event: str, arg: Any) -> Trace | None:
         if owner_of(frame.f_code.co_filename) != USER:
             return None
         self._depth += 1
         if frame.f_code.co_flags & _RESUMED:
             # It continues in the middle of a line, without a line event.
             self._came_to(frame)
+        elif frame.f_code.co_name in _COMPREHENSIONS and _has_one_line(frame.f_code):
+            # It never leaves its line, and has an event per item.
+            self._came_to(frame)
+            frame.f_trace_lines = False
         return self._line
 
     @stops_at_error
-    def _line(self, frame: FrameType, event: str, arg: Any) -> Callable[[FrameType, str, Any], Any] | None:
+    def _moved(self, frame: FrameType, event: str, arg: Any) -> Trace | None:
         if event == "line":
             self._came_to(frame)
         elif event == "return":
@@ -103,8 +110,9 @@ class LineTimeline(LineTracer):
             self._number_of[id(frame.f_code)] = code
             self._kept.append(frame.f_code)
         line = line_of(frame)
+        self._last_frame, self._last = frame, (line, self._phase(), [0])
         if self._times and (self._codes[-1], self._numbers[-1], self._depths[-1]) == (code, line, self._depth):
-            return  # a comprehension of one line has a line event per item: it never left the line
+            return  # it never left the line
         if len(self._times) >= MAX_LINES:
             # What is not followed to its end counts until here.
             sys.settrace(None)
@@ -115,7 +123,7 @@ class LineTimeline(LineTracer):
 
     def _leave(self) -> None:
         """What runs from now on is in no function of the user's."""
-        self._depth = 0
+        self._depth, self._last_frame = 0, None
         if self._times:
             self._add(self._codes[-1], self._numbers[-1])
 
@@ -150,6 +158,11 @@ class LineTimeline(LineTracer):
             complete=self._complete,
         )
         write_line_times(path, times)
+
+
+@functools.lru_cache(maxsize=1024)  # of a program's comprehensions; hashing one takes as long as a few of its lines
+def _has_one_line(code: CodeType) -> bool:
+    return len({line for _, _, line in code.co_lines() if line is not None}) == 1
 
 
 def _after_fork_in_child() -> None:

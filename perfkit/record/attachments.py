@@ -28,7 +28,7 @@ from perfkit.record.samplers.host_reads import find_host_reads
 from perfkit.record.samplers.intervals import find_intervals
 from perfkit.record.samplers.line_sampler import LineSampler
 from perfkit.record.samplers.numpy_draws import find_numpy_draws
-from perfkit.record.samplers.source_lookup import find_fillings, user_files
+from perfkit.record.samplers.source_lookup import find_fillings, find_makers, user_files
 from perfkit.record.samplers.training_inputs import find_training_inputs
 from perfkit.record.samplers.user_source import hot_places
 from perfkit.record.samplers.worker_sampler import WorkerSampler
@@ -342,8 +342,7 @@ class Attachments:
     def held_bytes(self, *more: Any) -> int | None:
         """Memory of perfkit's own parts now, and of ``more`` of them."""
         parts = (self._clock, self.hooks, self._sampler, self._workers, self._recorder, self.armed, self.memory)
-        parts = (*parts, self.node, *more)
-        return deep_size(*(part for part in parts if part is not None))
+        return deep_size(*(part for part in (*parts, self.node, *more) if part is not None))
 
     def lines(self, *, sampled_steps: int, steps: int, plan: StepPlan) -> Lines | None:
         """The contents of lines.json after ``steps`` steps, ``sampled_steps`` of which were sampled.
@@ -397,4 +396,5 @@ class Attachments:
             host_reads=find_host_reads(places) if places is not None else (),
             numpy_draws=find_numpy_draws(places) if places is not None else (),
             held_locks=find_held_locks(rows, user_files()),
+            makers=find_makers(rows),
         )

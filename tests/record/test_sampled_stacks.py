@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import CodeType
 
 import pytest
+import torch
 
 from perfkit._code_owner import own_work
 from perfkit.record.samplers import call_path_tree, sampled_stacks
-from perfkit.record.samplers.sampled_stacks import SampledStacks
+from perfkit.record.samplers.sampled_stacks import SampledStacks, find_line
 
 
 def code(name: str, file: str = "train.py") -> CodeType:
@@ -69,3 +71,32 @@ def test_what_perfkit_does_is_no_line_s() -> None:
     def read() -> None: ...
 
     assert SampledStacks().of("forward", [(read.__code__, 1), (MAIN, 2)]) == (None, None)
+
+
+def method(of_class: str, name: str, library: str) -> CodeType:
+    """The code of a method of a library's class."""
+    file = f"/env/site-packages/{library}.py"
+    module = compile(f"class {of_class}:\n    def {name}(self): pass", file, "exec")
+    [body] = (one for one in module.co_consts if isinstance(one, CodeType))
+    return next(one for one in body.co_consts if isinstance(one, CodeType))
+
+
+FETCH = code("fetch", str(Path(torch.utils.data.__file__).parent / "_utils" / "fetch.py"))
+DATASET, LIST = method("Molecules", "__getitem__", "graphs"), method("Compose", "__call__", "graphs")
+ENCODING = method("WalkEncoding", "forward", "graphs")
+
+
+def test_where_a_loader_fetches_the_classes_of_the_library_are_kept_outermost_first() -> None:
+    line = find_line([(ENCODING, 3), (LIST, 3), (DATASET, 3), (FETCH, 50), (MAIN, 20)])
+
+    assert line is not None
+    assert (line.line, line.objects) == (20, ("Molecules", "Compose", "WalkEncoding"))
+
+
+def test_no_classes_are_kept_where_a_line_of_the_users_runs_in_the_fetch_or_none_does() -> None:
+    own = find_line([(ENCODING, 3), (code("__getitem__"), 7), (FETCH, 50), (MAIN, 20)])
+    outside = find_line([(ENCODING, 3), (MAIN, 20)])
+
+    assert own is not None
+    assert outside is not None
+    assert (own.line, own.objects, outside.objects) == (7, (), ())

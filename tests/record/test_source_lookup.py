@@ -14,6 +14,7 @@ from perfkit.record.samplers.source_lookup import (
     find_filling_lines,
     find_filling_of,
     find_fillings,
+    find_makers,
     find_padding,
 )
 from perfkit.run.records import RANK_SLICE, LineRow
@@ -241,3 +242,23 @@ def test_a_deque_that_grows_is_bounded_where_it_is_made(tmp_path: Path) -> None:
     filled = [find_filling_of(file, line) for line in (7, 8)]
 
     assert [at and (at.line, at.function) for at in filled] == [(2, "main"), (6, "main")]
+
+
+def fetching(**objects: int) -> LineRow:
+    return LineRow(file="t.py", line=9, function="main", phase="data", samples=40, host_ns=1, objects=objects)
+
+
+def test_the_line_that_makes_an_object_is_that_of_the_only_call_of_its_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(
+        tmp_path,
+        "data = Molecules(root,\n                 transform=T.WalkEncoding(length=9))\n"
+        "a, b = Twice(1), Twice(2)\nrarely = Seldom()\nkind = Named\n",
+    )
+    monkeypatch.setattr(source_lookup, "user_files", lambda: (file,))
+
+    found = find_makers([fetching(WalkEncoding=30, Twice=30, Seldom=20, Named=30, Elsewhere=40)])
+
+    # One that is called twice may be either; half of the samples are not most; another is made by a library.
+    assert {name: at.line for name, at in found.items()} == {"WalkEncoding": 2}

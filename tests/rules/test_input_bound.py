@@ -496,3 +496,28 @@ def test_an_array_of_an_npz_file_is_to_be_read_once_in_the_line_that_reads_it(bu
 
     assert (finding.spent.line, finding.change, finding.edit) == (60, None, None)
     assert finding.advice.startswith("Read the arrays of the .npz file once")
+
+
+def fetched(maker: Location | None, **objects: int) -> Lines:
+    """Samples of the loop's line, in which a loader fetched from a library's dataset."""
+    row = msgspec.structs.replace(
+        line(60, "main", 30), samples=40, within={"torch.utils.data > graphs": 40}, objects=objects
+    )
+    makers = {(maker.function or "").removesuffix("(...)"): maker} if maker is not None else {}
+    return Lines(period_ns=MS, steps=10, rows=(row,), makers=makers)
+
+
+def test_a_librarys_transform_is_named_and_changed_where_the_program_makes_it(build: Any) -> None:
+    made = Location(file="train.py", line=12, function="WalkEncoding(...)")
+    step, rank = build.step(100, data=30, forward=70), build.rank(cpus=2, threads=2)
+
+    [finding] = build.findings(input_bound, step, rank, fetched(made, Molecules=40, WalkEncoding=35))
+    [seldom] = build.findings(input_bound, step, rank, fetched(made, Molecules=40, WalkEncoding=20))
+    [unknown] = build.findings(input_bound, step, rank, fetched(None, Molecules=40, WalkEncoding=35))
+
+    assert (finding.spent.line, finding.change) == (60, made)
+    assert "WalkEncoding runs in the training process" in finding.message
+    assert "Do the work of WalkEncoding once" in finding.advice
+    for other in (seldom, unknown):
+        assert other.change != made
+        assert "main runs in the training process" in other.message

@@ -24,7 +24,7 @@ import msgspec
 
 from perfkit._code_owner import IMPORTING, expression_at, frame_of, line_of, stack_of
 from perfkit._location import Location
-from perfkit.record.samplers.sampled_stacks import SampledLine, SampledStacks
+from perfkit.record.samplers.sampled_stacks import LOADER, SampledLine, SampledStacks
 from perfkit.record.samplers.switch_interval import SwitchInterval, wait_exactly
 from perfkit.record.samplers.thread_state import LOOK_S, ThreadState
 from perfkit.run.records import CallPaths, LineCaller, LineRow, Phase
@@ -59,11 +59,11 @@ _AT_MOST = 2
 _MAX_LINES = 10_000
 #: Callers kept of one line: the time of a helper that more lines call is not the work of any one of them.
 _MAX_CALLERS = 8
+#: Classes kept of one line in which a loader fetches: the outermost ones are in most samples.
+_MAX_OBJECTS = 16
 #: Whether the thread waits is looked at in one sample of three: a look wakes the sampler once more, which is a third of
 #: a sample's cost, and a third of the samples gives the share of a line that matters with an error of a few percent.
 _LOOK_EVERY = 3
-#: Where a loader's own code waits for its workers, as a matter of course, a look would tell nothing.
-_LOADER = "torch.utils.data"
 
 
 class _Tally:
@@ -234,7 +234,8 @@ class LineSampler:
         tally.samples = 1
         if node is not None:
             tally.paths[node] = 1
-        if looks and not (phase == "data" and line.within.startswith(_LOADER)):
+        # Where a loader's own code waits for its workers, as a matter of course, a look would tell nothing.
+        if looks and not (phase == "data" and line.within.startswith(LOADER)):
             # A thread that has used the processor meanwhile computes outside of the interpreter lock.
             waits = False if state.has_run() else self._waits(stopped)
             tally.looked, tally.waiting = int(waits is not None), int(bool(waits))
@@ -297,11 +298,13 @@ class LineSampler:
         waiting: Counter[str] = Counter()
         looked: Counter[str] = Counter()
         callers: Counter[Location | None] = Counter()
+        objects: Counter[str] = Counter()
         for line, tally in counted:
             within[line.within] += tally.samples
             waiting[line.within] += tally.waiting
             looked[line.within] += tally.looked
             callers[line.called_from] += tally.samples
+            objects.update(dict.fromkeys(line.objects, tally.samples))
         longest = max((tally for _, tally in counted), key=lambda tally: tally.waiting)
         waited = {name: round(within[name] * count / looked[name]) for name, count in waiting.items() if count}
         return LineRow(
@@ -314,6 +317,7 @@ class LineSampler:
             waits_for=expression_at(*longest.at) if longest.at is not None else "",
             called_from=callers.most_common(1)[0][0],
             callers=_several(callers),
+            objects=dict(objects.most_common(_MAX_OBJECTS)),
         )
 
 

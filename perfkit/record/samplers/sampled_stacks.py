@@ -22,13 +22,22 @@ _MAX_STACKS = 500
 _MAX_FRAMES = 100
 #: Stands for a library's function that saves a checkpoint, and for everything that it calls (moving, copying, writing).
 CHECKPOINT = "checkpoint"
+#: Where a loader fetches a batch, and classes kept of a stack there, outermost first: those of the library's dataset,
+#: of its transforms, and of the transform that runs.
+LOADER = "torch.utils.data"
+_MAX_OBJECTS = 5
 _SAVING = frozenset({"save_checkpoint", "_save_checkpoint", "save_pretrained", "save_state", "save_weights"})
 
 
 class SampledLine(Location, frozen=True, kw_only=True):
-    """The user's line of a stack (else a library's), the libraries that it had called, and who called its function."""
+    """The user's line of a stack (else a library's), the libraries that it had called, and who called its function.
+
+    ``objects`` are the libraries' classes whose methods ran, where a loader fetched a batch without a line of the
+    user's.
+    """
 
     within: str = ""
+    objects: tuple[str, ...] = ()
     called_from: Location | None = None
 
 
@@ -67,6 +76,7 @@ def find_line(stack: Sequence[tuple[CodeType, int]]) -> SampledLine | None:
     """
     library: SampledLine | None = None
     called: list[str] = []
+    objects: list[str] = []
     for depth, (code, line) in enumerate(stack):
         file = code.co_filename
         owner = owner_of(file)
@@ -77,6 +87,7 @@ def find_line(stack: Sequence[tuple[CodeType, int]]) -> SampledLine | None:
                 line=line,
                 function=function,
                 within=" > ".join(called[: -_MAX_LIBRARIES - 1 : -1]),
+                objects=tuple(objects[: -_MAX_OBJECTS - 1 : -1]) if called and called[-1] == LOADER else (),
                 called_from=_find_caller(stack[depth + 1 :], file, function),
             )
         if file == IMPORTING:
@@ -85,9 +96,16 @@ def find_line(stack: Sequence[tuple[CodeType, int]]) -> SampledLine | None:
             name = CHECKPOINT if code.co_name in _SAVING else library_of(file)
             if not called or called[-1] != name:
                 called.append(name)
+            if owner not in ("torch", "python") and (name := _class_of(code)) and name not in objects:
+                objects.append(name)
             if library is None and owner not in ("torch", "python"):
                 library = SampledLine(file=file, line=line, function=function_name(code), owner=owner)
     return library
+
+
+def _class_of(code: CodeType) -> str:
+    """The class that a method is defined in; empty for a function, and for one inside another."""
+    return function_name(code).rpartition(".")[0].rpartition(".")[2].replace("<locals>", "")
 
 
 def _find_caller(stack: Sequence[tuple[CodeType, int]], file: str, function: str) -> Location | None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
+
+from perfkit._location import Location
 from perfkit.ledger.step_budget import MAJORITY
 from perfkit.measures.results.host import SourceLines
 from perfkit.run.records import SHARED, LineRow, Lines, TracedLine
@@ -70,6 +73,24 @@ def is_in_loader(line: LineRow | None) -> bool:
     if line is None:
         return False
     return sum(count for library, count in line.within.items() if library.startswith(_LOADER)) > MAJORITY * line.samples
+
+
+def maker_of(line: LineRow | None, lines: Lines | None) -> tuple[str, Location] | None:
+    """The class of a library in whose methods most of a fetch passes, and the line of the user's that makes its object.
+
+    Of several such classes the one with the fewest samples, such as a transform and not the list of all of them.
+    """
+    if line is None or lines is None or not is_in_loader(line):
+        return None
+    most = [(n, name) for name, n in line.objects.items() if n > MAJORITY * line.samples and name in lines.makers]
+    name = min(most, default=(0, ""))[1]
+    return (name, lines.makers[name]) if name else None
+
+
+def named_by_object(line: LineRow | None, lines: Lines | None) -> LineRow | None:
+    """The line with the class of `maker_of` as its function; as it is where there is none."""
+    made = maker_of(line, lines)
+    return msgspec.structs.replace(line, function=made[0]) if line is not None and made is not None else line
 
 
 def waits_inside(line: LineRow | None) -> bool:

@@ -58,8 +58,16 @@ from perfkit.limits.loader_workers import HANDOVER_NS
 from perfkit.measures.results.host import SourceLines
 from perfkit.rules._numpy_draws import draw_advice
 from perfkit.rules._places import call_of, phases_of
-from perfkit.rules.data._fetch_line import asks_manager, fetch_line, is_in_loader, reads_archive, waits_inside
-from perfkit.rules.data._loader_bursts import LoaderBursts
+from perfkit.rules.data._fetch_line import (
+    asks_manager,
+    fetch_line,
+    is_in_loader,
+    maker_of,
+    named_by_object,
+    reads_archive,
+    waits_inside,
+)
+from perfkit.rules.data._loader_bursts import LoaderBursts, late_batches
 from perfkit.rules.data._loader_use import LoaderUse, WorkerUse
 from perfkit.rules.data._loader_workers import MAX_WORKERS, Processor
 from perfkit.run.records import LineRow, Lines
@@ -81,9 +89,6 @@ _HANDOVER = (
     "Workers have time to spare, so more of them save nothing: leave a CPU free for them, hand over less data (smaller "
     "dtypes, fewer tensors), or raise prefetch_factor where the cost of samples varies much."
 )
-#: The share of the waits for late batches that a queue of the advised length saves at least: chosen, 86 to 102% was
-#: measured with four loaders.
-_QUEUED = 0.75
 _CHEAP = "A batch costs less than handing one over from a worker: only less work per batch could save something."
 #: A worker is of no use where it needs this share of the time of handing over to make a batch, or less (chosen: the
 #: training process then waits half as long at most), by this many samples of stacks.
@@ -102,7 +107,7 @@ def check(
 ) -> Iterator[Finding]:
     """Find the wait for data, the user's function behind it, and what workers or a longer queue would hide of it."""
     if bursts is not None and not mean.is_negligible(bursts.cost_ns):
-        yield _late_batches(mean, bursts)
+        yield late_batches(mean, bursts)
         return
     # Only the first step of an epoch waits until its workers have started or have a batch, or each n-th one for a new
     # file: the typical step holds none of that.
@@ -114,6 +119,7 @@ def check(
         return
     in_workers = loader.dataset if loader.num_workers and not (loader.starts or loader.restarted) else None
     hottest = fetch_line(lines, source_lines, in_workers) if lines is not None else None
+    named = named_by_object(hottest, lines)
     loader = loader._replace(
         restarted=loader.restarted and is_in_loader(hottest), manager=loader.manager if asks_manager(hottest) else None
     )
@@ -138,9 +144,9 @@ def check(
         change=None if draws else _change(loader, advised, hottest, lines, alone=hidden_ns >= _LESS_WORK * cost),
         message=(
             f"Waiting for data takes {ms(wait.ns)} of the {ms(step.wall_ns)} {step.per}"
-            f"{_cause(step.percent(wait.ns), loader, hottest, unavoidable, beside)}."
+            f"{_cause(step.percent(wait.ns), loader, named, unavoidable, beside)}."
         ),
-        advice=alone if unavoidable else draws + _advice(loader, advised, hottest, hidden_ns),
+        advice=alone if unavoidable else draws + _advice(loader, advised, named, hidden_ns),
         edit=None if unavoidable or draws or reads_archive(hottest) else _edit(loader, advised, hidden_ns),
         confidence="low" if unavoidable else "high" if step.typical is not None else "medium",
         evidence=(
@@ -171,36 +177,6 @@ def _cost(step: StepBudget, wait_ns: int, loader: LoaderUse, workers: WorkerUse 
 def _is_meant(loader: LoaderUse, cost: int, step: StepBudget) -> bool:
     """Whether a new file, or the first batch of an epoch, may take this much: as other work in a rhythm may."""
     return loader.late_in_rhythm and not loader.starts and cost < RARE * step.wall_ns
-
-
-def _late_batches(step: MeanStepBudget, bursts: LoaderBursts) -> Finding:
-    """Workers keep up on average, and a batch that takes long now and then finds their queue too short."""
-    queue = bursts.advised * bursts.workers
-    keep = f"{bursts.workers} workers keep" if bursts.workers > 1 else "one worker keeps"
-    # A device may have had work queued during the wait: how long it was idle then is not known of single steps.
-    low = 0 if step.on_device else _QUEUED * bursts.cost_ns
-    return step.finding(
-        cost=bursts.cost_ns,
-        saving=(low, step.maximum_saving(bursts.cost_ns)),
-        spent=None,
-        change=bursts.change,
-        message=(
-            f"Now and then a batch is late, although {keep} up on average: {bursts.late} steps were longer, by up to "
-            f"{ms(bursts.longest_ns)} of waiting for data. The waits take {step.shown(bursts.cost_ns)}."
-        ),
-        advice=(
-            f"Make the queue longer: DataLoader(..., prefetch_factor={bursts.advised}), which keeps up to {queue} "
-            "batches in memory; or make the cost of samples more even."
-        ),
-        edit=AdvisedEdit.of(bursts.change, prefetch_factor=bursts.advised),
-        confidence="medium",
-        evidence=(
-            Evidence("longer steps", bursts.late, "", step.source),
-            Evidence.ms("longest wait beyond the usual one", bursts.longest_ns, "the slowest steps"),
-            Evidence("prefetch_factor", bursts.factor, "", "DataLoader"),
-            Evidence("num_workers", bursts.workers, "", "DataLoader"),
-        ),
-    )
 
 
 def _needless_ns(step: StepBudget, wait_ns: int, loader: LoaderUse, workers: WorkerUse | None) -> int | None:
@@ -294,7 +270,8 @@ def _change(
     loader: LoaderUse, advised: int, hottest: LineRow | None, lines: Lines | None, *, alone: bool
 ) -> Location | None:
     """The line that makes the loader where its arguments are the advice (``alone``: workers hide most), or where no
-    line of the user's makes batches but the loop only waits for them; else the call whose work could be done once.
+    line of the user's makes batches but the loop only waits for them; else the call whose work could be done once, or
+    the line that makes the library's object that does it.
     Of objects that a manager's process keeps it is the line that makes the manager, of an .npz file the line itself.
     """
     if reads_archive(hottest):
@@ -306,6 +283,8 @@ def _change(
     arguments = loader.num_workers < advised if loader.num_workers else alone
     if loader.starts or arguments or hottest is None:
         return loader.change
+    if (made := maker_of(hottest, lines)) is not None:
+        return made[1]
     waits = hottest.worker is None and phases_of(hottest, lines) & {"forward", "backward", "optimizer"}
     return loader.change if waits else call_of(hottest, lines)
 

@@ -66,6 +66,8 @@ class LineRow(CodeLine, frozen=True, kw_only=True):
         waits_for: The expression in which it waited, as it is in the source: ``time.sleep(0.1)``; "" where unknown.
         called_from: The line in another function of the user's from which it was reached most often; None: no other.
         callers: All such lines where there are several, most samples first, at most 8 of them.
+        objects: Where a loader fetched a batch and no line of the user's ran in that: libraries' classes, with the
+            samples in which a method of the class ran.
     """
 
     phase: Phase
@@ -77,6 +79,7 @@ class LineRow(CodeLine, frozen=True, kw_only=True):
     waits_for: str = ""
     called_from: Location | None = None
     callers: tuple[LineCaller, ...] = ()
+    objects: dict[str, Count] = {}
 
     def by_caller(self) -> list[LineRow]:
         """The row divided by the lines from which it was reached; itself where there is one at most."""
@@ -294,7 +297,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     ``training_inputs`` are lines whose results training reads: see `perfkit.record.samplers.training_inputs`.
     ``intervals`` has one entry per hot line that runs in every N-th step, ``host_reads`` one per hot line outside of
     training that reads the values of tensors, ``numpy_draws`` one per hot line that draws with numpy's ``choice`` in a
-    way that costs more than what it draws, ``held_locks`` one per line that waits for a lock.
+    way that costs more than what it draws, ``held_locks`` one per line that waits for a lock. ``makers`` has the one
+    line that makes an object of a class of `LineRow.objects` in whose methods most of a fetch passes.
     """
 
     AVAILABLE_FROM: ClassVar[str] = "source lines of a run: perfkit run, or perfkit.profile"
@@ -337,6 +341,7 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     host_reads: tuple[Location, ...] = ()
     numpy_draws: tuple[NumpyDraw, ...] = ()
     held_locks: tuple[HeldLock, ...] = ()
+    makers: dict[str, Location] = {}
 
     def in_phase(self, phase: Phase) -> list[LineRow]:
         """The training process's rows that may belong to a phase of the step clock, hottest first."""

@@ -93,6 +93,19 @@ def test_where_a_loader_fetches_the_classes_of_the_library_are_kept_outermost_fi
     assert (line.line, line.objects) == (20, ("Molecules", "Compose", "WalkEncoding"))
 
 
+def test_a_method_of_the_users_that_a_library_calls_in_a_fetch_is_known_by_its_class() -> None:
+    own = method("OwnEncoding", "forward", "graphs").replace(co_filename="train.py")
+    computes = code("diagonal", str(Path(torch.__file__).parent / "functional.py"))
+
+    called = find_line([(computes, 2), (own, 7), (LIST, 3), (DATASET, 3), (FETCH, 50), (MAIN, 20)])
+    fetched = find_line([(own, 7), (FETCH, 50), (MAIN, 20)])
+
+    assert called is not None
+    assert fetched is not None
+    # What the loader itself calls is the dataset or its collate function.
+    assert (called.line, called.objects, fetched.objects) == (7, ("OwnEncoding",), ())
+
+
 def test_no_classes_are_kept_where_a_line_of_the_users_runs_in_the_fetch_or_none_does() -> None:
     own = find_line([(ENCODING, 3), (code("__getitem__"), 7), (FETCH, 50), (MAIN, 20)])
     outside = find_line([(ENCODING, 3), (MAIN, 20)])

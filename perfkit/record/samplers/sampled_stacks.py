@@ -6,6 +6,7 @@ that is in no cache. So what a stack shows is found once.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from types import CodeType
 
@@ -32,8 +33,8 @@ _SAVING = frozenset({"save_checkpoint", "_save_checkpoint", "save_pretrained", "
 class SampledLine(Location, frozen=True, kw_only=True):
     """The user's line of a stack (else a library's), the libraries that it had called, and who called its function.
 
-    ``objects`` are the libraries' classes whose methods ran, where a loader fetched a batch without a line of the
-    user's.
+    Where a loader fetched a batch, ``objects`` are the libraries' classes whose methods ran, or the user's class whose
+    method a library called, as it calls a dataset's transform.
     """
 
     within: str = ""
@@ -87,7 +88,9 @@ def find_line(stack: Sequence[tuple[CodeType, int]]) -> SampledLine | None:
                 line=line,
                 function=function,
                 within=" > ".join(called[: -_MAX_LIBRARIES - 1 : -1]),
-                objects=tuple(objects[: -_MAX_OBJECTS - 1 : -1]) if called and called[-1] == LOADER else (),
+                objects=tuple(objects[: -_MAX_OBJECTS - 1 : -1])
+                if called and called[-1] == LOADER
+                else _called_by_library(stack[depth:]),
                 called_from=_find_caller(stack[depth + 1 :], file, function),
             )
         if file == IMPORTING:
@@ -106,6 +109,15 @@ def find_line(stack: Sequence[tuple[CodeType, int]]) -> SampledLine | None:
 def _class_of(code: CodeType) -> str:
     """The class that a method is defined in; empty for a function, and for one inside another."""
     return function_name(code).rpartition(".")[0].rpartition(".")[2].replace("<locals>", "")
+
+
+def _called_by_library(stack: Sequence[tuple[CodeType, int]]) -> tuple[str, ...]:
+    """The class of the user's method that a stack begins with, if a library calls it for a batch of a loader."""
+    callers = itertools.takewhile(lambda file: owner_of(file) != USER, (code.co_filename for code, _ in stack[1:]))
+    libraries = [library_of(file) for file in callers]
+    by_library = LOADER in libraries[1:] and owner_of(stack[1][0].co_filename) not in ("torch", "python", "perfkit")
+    name = _class_of(stack[0][0]) if by_library else ""
+    return (name,) if name else ()
 
 
 def _find_caller(stack: Sequence[tuple[CodeType, int]], file: str, function: str) -> Location | None:

@@ -76,11 +76,12 @@ def is_in_loader(line: LineRow | None) -> bool:
 
 
 def maker_of(line: LineRow | None, lines: Lines | None) -> tuple[str, Location] | None:
-    """The class of a library in whose methods most of a fetch passes, and the line of the user's that makes its object.
+    """The class in whose methods most of a fetch passes, and the line of the user's that makes its object.
 
-    Of several such classes the one with the fewest samples, such as a transform and not the list of all of them.
+    It is a library's, or one of the user's whose method a library calls, as a transform of its dataset. Of several such
+    classes the one with the fewest samples: a transform and not the list of all of them.
     """
-    if line is None or lines is None or not is_in_loader(line):
+    if line is None or lines is None:
         return None
     most = [(n, name) for name, n in line.objects.items() if n > MAJORITY * line.samples and name in lines.makers]
     name = min(most, default=(0, ""))[1]
@@ -88,8 +89,8 @@ def maker_of(line: LineRow | None, lines: Lines | None) -> tuple[str, Location] 
 
 
 def named_by_object(line: LineRow | None, lines: Lines | None) -> LineRow | None:
-    """The line with the class of `maker_of` as its function; as it is where there is none."""
-    made = maker_of(line, lines)
+    """The line with the class of `maker_of` as its function, where no line of the user's is in the fetch."""
+    made = maker_of(line, lines) if is_in_loader(line) else None
     return msgspec.structs.replace(line, function=made[0]) if line is not None and made is not None else line
 
 

@@ -160,6 +160,34 @@ def test_a_backbone_that_was_left_out_of_the_optimizer_is_found_where_it_is_call
     assert not any(module._forward_pre_hooks for module in probe.modules())
 
 
+def test_a_backbone_whose_next_call_is_that_of_a_validation_is_found_in_the_training_after_it(tmp_path: Path) -> None:
+    probe = Probe()
+
+    def step() -> None:
+        with torch.no_grad():
+            probe(torch.ones(2, 4))
+        probe.step()
+
+    [found] = recorded(tmp_path / "run", step, steps=24)
+
+    assert (found.module, found.elements) == ("Sequential", 40)
+
+
+def test_a_backbone_in_the_closure_of_an_optimizers_step_is_found_too(tmp_path: Path) -> None:
+    probe = Probe()
+
+    def loss() -> torch.Tensor:
+        probe.zero_grad()
+        loss = probe(torch.ones(3, 4)).mean()
+        loss.backward()
+        return loss
+
+    # As Lightning trains.
+    [found] = recorded(tmp_path / "run", lambda: probe.optimizer.step(loss))
+
+    assert (found.module, found.elements, found.of) == ("Sequential", 40, "Probe")
+
+
 def test_a_backbone_behind_a_trained_module_passes_gradients_on(tmp_path: Path) -> None:
     [found] = recorded(tmp_path / "run", Probe(stem=True).step)
 

@@ -75,9 +75,8 @@ class LoopHooks(LoopObserver):
         self.on_grad: Callable[[], None] = lambda: None
         self._on_epoch_end, self._on_evaluation, self._on_thread = on_epoch_end, on_evaluation, on_thread
         self._fetches = self._engines = self._optimizing = 0
-        self.closures = Closures(clock)
+        self.closures, self._loaders = Closures(clock), dict[int, Mode]()
         self._scaler_steps = ScalerSteps(self._is_scaler_step, self._optimizer_begins, self._optimizer_ends)
-        self._loaders: dict[int, Mode] = {}
         self._doubted: int | None = None
         self._doubted_since: list[int] | None = None
         #: The loader that counts as an evaluation's because no backward came between two of its batches.
@@ -256,22 +255,23 @@ class LoopHooks(LoopObserver):
 
     # -- calls of modules
 
-    def _before_call(self, module: Any, inputs: Any) -> Callable[[], None] | None:
-        if self._is_outside():
+    def _before_call(self, module: Any, inputs: Any) -> None:
+        if outside := self._is_outside():
             self._bounds.before_call(module, inputs)
-            self.on_call(module, inputs)
-            if (self._clock.validating or self._bounds.evaluating) and torch.is_grad_enabled():
-                self.on_graph(module)
-        return None
+        if outside or (self.closures.running and self._is_outside(in_closure=True)):
+            self.on_call(module, inputs)  # Lightning trains in the closure of the optimizer's step
+        if outside and (self._clock.validating or self._bounds.evaluating) and torch.is_grad_enabled():
+            self.on_graph(module)
 
     @own_work
     def _at_round(self, loop: loop_rounds.CountedLoop) -> None:
         if get_ident() == self._thread and self._is_outside():
             self._bounds.before_round(loop)
 
-    def _is_outside(self) -> bool:
-        """Whether a step runs, and neither a fetch, a backward nor an optimizer."""
-        return self._clock.running and not (self._fetches or self._engines or self._optimizing or is_tracing())
+    def _is_outside(self, in_closure: bool = False) -> bool:
+        """Whether a step runs, and neither a fetch, a backward nor an optimizer, other than ``in_closure`` of one."""
+        busy = self._fetches or self._engines or is_tracing() or (self._optimizing and not in_closure)
+        return self._clock.running and not busy
 
     # -- backward
 

@@ -28,6 +28,9 @@ _GROWS = ("append", "appendleft", "extend", "insert", "add")
 #: Functions that join their arguments: what is among them and gets the result is larger afterwards.
 _JOINS = ("cat", "concat", "concatenate", "vstack", "hstack", "append")
 
+#: What registers a hook with a tensor, a module or an optimizer.
+_REGISTERS = re.compile(r"register_(\w+_)?hook")
+
 #: Types, and methods that convert to one, other than numpy's double.
 _OTHER_TYPES = frozenset(
     (
@@ -230,13 +233,17 @@ def find_makers(rows: Iterable[LineRow]) -> dict[str, Location]:
 
 @functools.lru_cache(maxsize=256)  # as below
 def _registered_at(file: str, hook: str) -> Location | None:
-    """The first line that registers a hook in the function around ``hook``, which is defined in it."""
-    outer = hook.partition(".<locals>.")[0] if ".<locals>." in hook else None
-    for function, node in _nodes(file) if outer is not None else ():
-        name = _last_name(node.func) or "" if isinstance(node, ast.Call) else ""
-        if function == outer and name.startswith("register_") and name.endswith("_hook"):
-            return Location(file=file, line=getattr(node, "lineno", 0), function=function)
-    return None
+    """The first line that registers the hook, else any hook in the function in which ``hook`` is defined."""
+    outer, _, name = hook.rpartition(".<locals>.")
+    found = None
+    for function, node in _nodes(file):
+        if not isinstance(node, ast.Call) or not _REGISTERS.fullmatch(_last_name(node.func) or ""):
+            continue
+        at = Location(file=file, line=node.lineno, function=function)
+        if name.rpartition(".")[2] in map(_last_name, node.args):
+            return at
+        found = found or (at if outer and function == outer else None)
+    return found
 
 
 @functools.lru_cache(maxsize=256)  # the same lines are hot in each report

@@ -191,10 +191,11 @@ class UnusedGradientWatch:
 
     @unseen
     def _before_part(self, part: Any, args: Any) -> None:
-        hook = self._hooks.pop(id(part), None)
+        # A validation may come first: the next call that builds a graph is waited for.
+        hook = self._hooks.pop(id(part), None) if torch.is_grad_enabled() else None
         if hook is not None:
             hook.remove()
-            if torch.is_grad_enabled() and (called := self._add(part, args)) is not None:
+            if (called := self._add(part, args)) is not None:
                 called.of, called.share, leads = self._parts[id(part)]
                 # Where nothing before it is trained, nobody needs the gradients of its inputs either.
                 called.passes_on = called.passes_on and not leads

@@ -108,12 +108,21 @@ def _to_change(
 ) -> Location | None:
     """The line that keeps what grows, else the one of the loop that goes through it.
 
-    Where growth begins again, what grows is kept on purpose, and gone through too often.
+    Where growth begins again, what grows is kept on purpose, and gone through too often. So is what an object keeps
+    whose own method goes through it, as a replay buffer's: None, the hottest line is to be changed.
     """
     called = call_in_loop(hottest, lines)
+    if stored is None and hottest is not None and _is_own(hottest, _added_at(hottest, lines)):
+        return None
     if growth.restarts and stored is None and growth.phase != "backward" and called is not None:
         return called
     return stored or _added_at(hottest, lines) or _added_before(growth, lines) or called
+
+
+def _is_own(hottest: LineRow, added_at: Location | None) -> bool:
+    """Whether what the line goes through is added to in a method of the same class."""
+    of_class = (hottest.function or "").rpartition(".")[0]
+    return added_at is not None and bool(of_class) and (added_at.function or "").rpartition(".")[0] == of_class
 
 
 def _advice(growth: StepGrowth, name: str | None) -> str:

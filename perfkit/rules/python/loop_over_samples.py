@@ -130,10 +130,10 @@ def _loop_ns(row: TracedLine, lines: Lines) -> int:
     """
     if not row.runs:
         return 0
-    if row.loop_line is None or row.runs < _MIN_CALLS:
-        return row.host_ns
     loop = (row.file, row.function, row.loop_line, row.phase)
-    rows = [one for one in lines.traced if (one.file, one.function, one.loop_line, one.phase) == loop]
+    alone = row.loop_line is None or row.runs < _MIN_CALLS
+    whole = [one for one in lines.traced if (one.file, one.function, one.loop_line, one.phase) == loop]
+    rows = [row] if alone else whole
     called = [calls for one in rows for calls in one.modules]
     samples_ns = sum(calls.host_ns for calls in called if calls.sliced or calls.items)
     if samples_ns < MAJORITY * sum(calls.host_ns for calls in called):

@@ -1,0 +1,254 @@
+"""Tells the samples of a batch from one another by some elements of each, at fixed places.
+
+A sample is a row of every tensor of the batch, or one graph of a batch of torch_geometric. Nothing is computed with the
+program's tensors but a copy of those elements, on the CPU.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import UserDict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from perfkit.record.program_values import is_fake, is_plain, is_tensor, parts_of
+
+#: Maximum nesting of containers, and of tensors and lists of a batch: each costs some 10 µs.
+_MAX_DEPTH, _MAX_PARTS = 4, 8
+#: Elements of a row that are read: what changes 5% of a row is missed once in 27 times. Fewer of a large batch, so that
+#: no op is large enough for torch to use several threads.
+_PLACES, _MAX_ELEMENTS = 64, 32_000
+#: Rows of a graph that are read of each of its tensors, and numbers of each of these.
+_GRAPH_ROWS, _GRAPH_COLUMNS = 16, 8
+#: Bytes of the words that are combined.
+_WORD = 8
+#: 64 elements, or 128 of a graph, of at most 16 bytes, and a number of rows.
+_MAX_WORDS = 512
+_PARTS_FACTOR = 0x9E3779B97F4A7C15
+_PLAIN = (str, int, float, bool)
+
+
+class UnknownSamples(Exception):
+    """The rows of a batch cannot be told to be samples, or cannot be read."""
+
+
+class RowWidths:
+    """How far the rows of each tensor go, where batches are padded to different widths.
+
+    Places are counted from the beginning of the row, and none is beyond what the shortest batch has.
+    """
+
+    def __init__(self) -> None:
+        self._known: list[tuple[tuple[int, ...], int]] = []
+        #: How many places of a row are read.
+        self.places = 0
+        #: Whether batches of different widths were seen.
+        self.vary = False
+
+    def of(self, tensors: Sequence[Any]) -> tuple[list[int], bool]:
+        """The elements of each tensor's rows to read, and whether these are fewer than before.
+
+        Raises `UnknownSamples` where more than the second dimension differs from the batches before.
+        """
+        shapes = [(tuple(one.shape[2:]), int(one.shape[1]) if one.dim() > 1 else 1) for one in tensors]
+        fewer = False
+        if not self._known:
+            self._known = shapes
+            count = max((one.shape[0] for one in tensors), default=1)
+            self.places = min(_PLACES, _MAX_ELEMENTS // count // _WORD * _WORD)
+        if [rest for rest, _ in shapes] != [rest for rest, _ in self._known]:
+            raise UnknownSamples
+        for place, ((rest, width), (_, known)) in enumerate(zip(shapes, self._known, strict=True)):
+            self.vary = self.vary or width != known
+            if width < known:
+                # Half of it: the next batch may be shorter still.
+                self._known[place] = rest, max(1, width // 2)
+                fewer = True
+        return [known * _product(rest) for rest, known in self._known], fewer
+
+
+def fingerprints(batch: Any, count: int, widths: RowWidths) -> tuple[list[int], bool]:
+    """A number for each of the ``count`` samples of a batch, and whether they cannot be compared with earlier ones.
+
+    Raises `UnknownSamples`, or what an exotic tensor raises, where the batch does not show its samples.
+    """
+    import numpy  # importing perfkit does not import numpy
+
+    store = _graphs_in(batch)
+    fewer = False
+    if store is not None:
+        words = [_graph_words(key, store, count) for key in _keys_of(store)]
+    else:
+        parts = list(itertools.islice(_parts_in(batch, count), _MAX_PARTS + 1))
+        if len(parts) > _MAX_PARTS:
+            raise UnknownSamples
+        tensors = [part for part in parts if is_tensor(part)]
+        lengths, fewer = widths.of(tensors)
+        words = [_row_words(one, length, widths.places) for one, length in zip(tensors, lengths, strict=True)]
+        for values in (part for part in parts if not is_tensor(part)):
+            hashes = numpy.fromiter(map(hash, values), dtype=numpy.int64, count=count)
+            words.append(hashes.view(numpy.uint64).reshape(count, 1))
+    if not words:
+        raise UnknownSamples
+    total = numpy.zeros(count, dtype=numpy.uint64)
+    for one in words:
+        total *= numpy.uint64(_PARTS_FACTOR)
+        total += one @ _factors()[: one.shape[1]]
+    found: list[int] = total.tolist()
+    return found, fewer
+
+
+def _parts_in(value: Any, count: int, depth: int = 0) -> Iterator[Any]:
+    """The tensors of a batch with a row per sample, and its lists of texts or numbers with one per sample.
+
+    Single numbers and texts are of no sample, and left out.
+    """
+    kind = type(value)
+    if value is None or kind in _PLAIN:
+        return
+    if is_tensor(value):
+        if not _is_readable(value):
+            raise UnknownSamples
+        if value.dim():
+            if value.shape[0] != count or not value.numel():
+                raise UnknownSamples
+            yield value
+        return
+    if depth == _MAX_DEPTH:
+        raise UnknownSamples
+    if issubclass(kind, UserDict):  # transformers' BatchEncoding
+        value = vars(value).get("data")
+        kind = type(value)
+    if not issubclass(kind, (tuple, list, dict)):
+        value = _own_attributes(value)
+        if not value:
+            raise UnknownSamples
+        kind = dict
+    values = list(parts_of(value))
+    if not issubclass(kind, dict) and values and all(type(one) in _PLAIN for one in values):
+        if len(values) != count:
+            raise UnknownSamples
+        yield values
+        return
+    for one in values:
+        yield from _parts_in(one, count, depth + 1)
+
+
+def _own_attributes(value: Any) -> dict[str, Any]:
+    """The attributes that an object has of its own; no code of its class runs."""
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return found if type(found) is dict else {}
+
+
+def _row_words(tensor: Any, length: int, most: int) -> Any:
+    """Some elements of each row, ``most`` of the first ``length``, as words of 64 bits."""
+    rows = tensor.detach()
+    if not rows.is_contiguous():
+        # Images whose channels were moved are one block in another order.
+        rows = rows.permute(0, *sorted(range(1, rows.dim()), key=lambda dim: -rows.stride(dim)))
+        if not rows.is_contiguous() or length != _product(rows.shape[1:]):
+            raise UnknownSamples
+    count = int(rows.shape[0])
+    return _words(rows.view(count, -1).index_select(1, _places(length, most)))
+
+
+def _words(copied: Any) -> Any:
+    """A copy of ours as an array of words: torch resizes no memory that numpy has seen."""
+    import numpy
+
+    return copied.view(torch.uint8).numpy().view(numpy.uint64)
+
+
+@functools.lru_cache(maxsize=64)
+def _places(length: int, most: int) -> torch.Tensor:
+    """Places in a row of this length, in number a multiple of `_WORD`.
+
+    By the golden ratio: those of equal distance are all in one column of a picture, at its border.
+    """
+    if most < _WORD:
+        raise UnknownSamples
+    if length <= most:
+        places = [min(place, length - 1) for place in range(-(-length // _WORD) * _WORD)]
+    else:
+        places = sorted(int((place * 0.6180339887498949) % 1 * length) for place in range(1, most + 1))
+    return torch.tensor(places, device="cpu")
+
+
+@functools.cache
+def _factors() -> Any:
+    """An odd factor for each word of a row: the same in every process, and not drawn (they are those of splitmix64)."""
+    import numpy
+
+    found, state, mask = [], 0, 2**64 - 1
+    for _ in range(_MAX_WORDS):
+        state = (state + _PARTS_FACTOR) & mask
+        word = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & mask
+        found.append((word ^ (word >> 31)) | 1)
+    return numpy.array(found, dtype=numpy.uint64)
+
+
+def _is_readable(tensor: Any) -> bool:
+    """Whether it has values in the memory of the host: to read others, a device would have to finish its work."""
+    return is_plain(tensor) and not is_fake(tensor) and tensor.device.type == "cpu"
+
+
+def _product(sizes: Sequence[int]) -> int:
+    return functools.reduce(lambda one, other: one * int(other), sizes, 1)
+
+
+# -- graphs of torch_geometric
+
+
+def _graphs_in(batch: Any) -> dict[str, Any] | None:
+    """The attributes of the store of a batch of graphs; None for any other batch."""
+    if is_tensor(batch) or issubclass(type(batch), (tuple, list, dict)):
+        return None
+    store = _own_attributes(_own_attributes(batch).get("_store"))
+    return store if type(store.get("_slice_dict")) is dict and type(store.get("_mapping")) is dict else None
+
+
+def _keys_of(store: dict[str, Any]) -> Iterator[str]:
+    """The attributes that hold a part of each graph."""
+    found = 0
+    for key, value in store["_mapping"].items():
+        if key in ("batch", "ptr") or not is_tensor(value):
+            continue
+        if key not in store["_slice_dict"] or not _is_readable(value) or found == _MAX_PARTS:
+            raise UnknownSamples
+        found += 1
+        yield key
+
+
+def _graph_words(key: str, store: dict[str, Any], count: int) -> Any:
+    """Some numbers of an attribute of each graph, and how many rows it has there."""
+    values, slices = store["_mapping"][key].detach(), store["_slice_dict"][key]
+    if not is_tensor(slices) or not _is_readable(slices) or len(slices) != count + 1 or not values.dim():
+        raise UnknownSamples
+    total = int(slices[-1])
+    if values.shape[0] != total:
+        # Edges are columns, and the numbers of nodes go on from graph to graph.
+        if values.dim() != 2 or values.shape[1] != total:
+            raise UnknownSamples
+        values = values.t()
+    starts = slices[:-1]
+    sizes = slices.diff()
+    if not total:
+        raise UnknownSamples
+    rows = starts[:, None] + sizes[:, None] * torch.arange(_GRAPH_ROWS, device="cpu") // _GRAPH_ROWS
+    picked = values.index_select(0, rows.clamp_(max=total - 1).view(-1)).view(count, _GRAPH_ROWS, -1)
+    if picked.shape[2] > _GRAPH_COLUMNS:
+        picked = picked.index_select(2, _places(picked.shape[2], _GRAPH_COLUMNS))
+    added = store["_inc_dict"].get(key) if type(store.get("_inc_dict")) is dict else None
+    if is_tensor(added) and picked.dtype is torch.int64 and tuple(added.shape) == (count,):
+        picked = picked - added.view(count, 1, 1)
+    picked = picked.masked_fill((sizes == 0).view(count, 1, 1), 0).reshape(count, -1)
+    import numpy
+
+    return numpy.concatenate((_words(picked.contiguous()), sizes.numpy().astype(numpy.uint64)[:, None]), axis=1)

@@ -31,8 +31,8 @@ _ENOUGH, _MIN_COMPARED = 512, 64
 _DISTINCT = 0.95
 #: A batch that changes what can be compared makes the comparison begin again, this often.
 _MAX_RESTARTS = 4
-#: perfkit's time for this: 0.2% of the time that has passed, and so much at the beginning, in ns: about 20 batches.
-_SHARE, _FIRST_NS = 0.002, 1_000_000
+#: perfkit's time for this: 0.2% of the time that has passed, and once so much, in ns: some 50 batches (chosen).
+_SHARE, _FIRST_NS = 0.002, 5_000_000
 _MAX_LOADERS = 16
 
 
@@ -54,7 +54,7 @@ class _Loader:
         """Keep the samples of a batch of the first pass, or compare those of a later one."""
         known = 0
         if self.compares:
-            known = sum(index in self.indices for index in indices)
+            known = len(self.indices.intersection(indices))
             if not known:
                 return
         elif len(self.indices) >= _MAX_KEPT:
@@ -64,7 +64,7 @@ class _Loader:
             self._restart()
         if self.compares:
             self.compared += known
-            self.equal += min(known, sum(one in self.kept for one in found))
+            self.equal += min(known, len(self.kept.intersection(found)))
             if self.compared >= _ENOUGH:
                 self.finish(self.record)
         else:
@@ -101,7 +101,8 @@ class EqualSampleWatch:
     """Compares the samples of the batches that training gets with those of the first pass over the same loader."""
 
     def __init__(self) -> None:
-        self._began_ns = self._spent_ns = 0
+        #: When the first batch came, what was spent since, and when the next batch may be looked at.
+        self._began_ns = self._spent_ns = self._resumes_ns = 0
         #: Iterator -> number of the batch -> the indices of its samples.
         self._drawn: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDictionary()
         self._loaders: dict[int, _Loader] = {}
@@ -132,35 +133,35 @@ class EqualSampleWatch:
 
     def add(self, key: int, iterator: Any, batch: Any) -> None:
         """A batch of the training loop, which came from this iterator of the loader; called for every batch."""
+        began_ns = _clock.now_ns()
+        begins = getattr(iterator, "_num_yielded", None) == 1
+        if began_ns < self._resumes_ns and not begins:
+            return
         loader = self._loaders.get(key)
         if loader is None:
             if len(self._loaders) >= _MAX_LOADERS:
                 return
             loader = self._loaders[key] = _Loader()
-        if loader.done:
+        if begins:
+            loader.begin_pass()
+        if loader.done or began_ns < self._resumes_ns:
             return
-        began_ns = _clock.now_ns()
         try:
-            self._look(loader, iterator, batch, began_ns)
+            self._look(loader, iterator, batch)
         except Exception as error:  # noqa: BLE001 - batches hold anything
             leave_to_program(error)
             loader.finish(None)
+        self._began_ns = self._began_ns or began_ns
         self._spent_ns += _clock.now_ns() - began_ns
+        self._resumes_ns = self._began_ns + round((self._spent_ns - _FIRST_NS) / _SHARE)
 
-    def _look(self, loader: _Loader, iterator: Any, batch: Any, now_ns: int) -> None:
+    def _look(self, loader: _Loader, iterator: Any, batch: Any) -> None:
         drawn = self._drawn.get(iterator)
-        if iterator._num_yielded == 1:
-            loader.begin_pass()
         if not getattr(iterator, "_in_order", True):
             raise UnknownSamples
         indices = drawn.pop(getattr(iterator, "_rcvd_idx", 1) - 1, None) if drawn is not None else None
-        if indices is None:
-            return
-        self._began_ns = self._began_ns or now_ns
-        if self._spent_ns > _FIRST_NS + _SHARE * (now_ns - self._began_ns):
-            return
         # A profiler of the program's or of a window would record the ops.
-        if not (torch.autograd._profiler_enabled() or is_tracing()):
+        if indices is not None and not (torch.autograd._profiler_enabled() or is_tracing()):
             _read(loader, batch, indices)
 
     def of(self, key: int) -> ComparedSamples | None:

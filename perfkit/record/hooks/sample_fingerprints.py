@@ -21,12 +21,12 @@ _MAX_DEPTH, _MAX_PARTS = 4, 8
 #: Elements of a row that are read: what changes 5% of a row is missed once in 27 times. Fewer of a large batch, so that
 #: no op is large enough for torch to use several threads.
 _PLACES, _MAX_ELEMENTS = 64, 32_000
-#: Rows of a graph that are read of each of its tensors, and numbers of each of these.
-_GRAPH_ROWS, _GRAPH_COLUMNS = 16, 8
+#: Rows of a graph that are read of each of its tensors, and numbers of all of these.
+_GRAPH_ROWS, _GRAPH_NUMBERS = 8, 64
 #: Bytes of the words that are combined.
 _WORD = 8
-#: 64 elements, or 128 of a graph, of at most 16 bytes, and a number of rows.
-_MAX_WORDS = 512
+#: Twice as many elements of at most 16 bytes, as a slice may have, and a number of rows.
+_MAX_WORDS = 4 * _PLACES + 1
 _PARTS_FACTOR = 0x9E3779B97F4A7C15
 _PLAIN = (str, int, float, bool)
 
@@ -59,6 +59,8 @@ class RowWidths:
             self._known = shapes
             count = max((one.shape[0] for one in tensors), default=1)
             self.places = min(_PLACES, _MAX_ELEMENTS // count // _WORD * _WORD)
+            if not self.places:
+                raise UnknownSamples
         if [rest for rest, _ in shapes] != [rest for rest, _ in self._known]:
             raise UnknownSamples
         for place, ((rest, width), (_, known)) in enumerate(zip(shapes, self._known, strict=True)):
@@ -155,7 +157,13 @@ def _row_words(tensor: Any, length: int, most: int) -> Any:
         if not rows.is_contiguous() or length != _product(rows.shape[1:]):
             raise UnknownSamples
     count = int(rows.shape[0])
-    return _words(rows.view(count, -1).index_select(1, _places(length, most)))
+    rows = rows.view(count, -1)
+    # A slice is copied in a third of the time of an `index_select`. An odd distance, so that of a picture, whose width
+    # is mostly even, not all places are in one column.
+    picked = rows[:, :length] if length <= most else rows[:, : (length // most | 1) * most : length // most | 1]
+    if picked.shape[1] * picked.element_size() % _WORD:
+        return _words(rows.index_select(1, _places(length, most)))
+    return _words(picked.clone(memory_format=torch.contiguous_format))
 
 
 def _words(copied: Any) -> Any:
@@ -167,16 +175,9 @@ def _words(copied: Any) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _places(length: int, most: int) -> torch.Tensor:
-    """Places in a row of this length, in number a multiple of `_WORD`.
-
-    By the golden ratio: those of equal distance are all in one column of a picture, at its border.
-    """
-    if most < _WORD:
-        raise UnknownSamples
-    if length <= most:
-        places = [min(place, length - 1) for place in range(-(-length // _WORD) * _WORD)]
-    else:
-        places = sorted(int((place * 0.6180339887498949) % 1 * length) for place in range(1, most + 1))
+    """Places in a row of this length, in number a multiple of `_WORD`."""
+    number = min(-(-length // _WORD) * _WORD, most)
+    places = [min(place * max(1, length // most | 1), length - 1) for place in range(number)]
     return torch.tensor(places, device="cpu")
 
 
@@ -228,27 +229,28 @@ def _keys_of(store: dict[str, Any]) -> Iterator[str]:
 
 def _graph_words(key: str, store: dict[str, Any], count: int) -> Any:
     """Some numbers of an attribute of each graph, and how many rows it has there."""
+    import numpy
+
     values, slices = store["_mapping"][key].detach(), store["_slice_dict"][key]
-    if not is_tensor(slices) or not _is_readable(slices) or len(slices) != count + 1 or not values.dim():
+    if not is_tensor(slices) or not _is_readable(slices) or tuple(slices.shape) != (count + 1,) or not values.dim():
         raise UnknownSamples
-    total = int(slices[-1])
+    bounds = slices.clone().numpy()
+    total = int(bounds[-1])
     if values.shape[0] != total:
         # Edges are columns, and the numbers of nodes go on from graph to graph.
         if values.dim() != 2 or values.shape[1] != total:
             raise UnknownSamples
         values = values.t()
-    starts = slices[:-1]
-    sizes = slices.diff()
     if not total:
         raise UnknownSamples
-    rows = starts[:, None] + sizes[:, None] * torch.arange(_GRAPH_ROWS, device="cpu") // _GRAPH_ROWS
-    picked = values.index_select(0, rows.clamp_(max=total - 1).view(-1)).view(count, _GRAPH_ROWS, -1)
-    if picked.shape[2] > _GRAPH_COLUMNS:
-        picked = picked.index_select(2, _places(picked.shape[2], _GRAPH_COLUMNS))
+    sizes = numpy.diff(bounds)[:, None]
+    rows = bounds[:-1, None] + sizes * numpy.arange(_GRAPH_ROWS) // _GRAPH_ROWS
+    picked = values.index_select(0, torch.from_numpy(numpy.minimum(rows, total - 1).reshape(-1))).view(count, -1)
+    if picked.shape[1] > _GRAPH_NUMBERS:
+        picked = picked[:, :: picked.shape[1] // _GRAPH_NUMBERS | 1]
     added = store["_inc_dict"].get(key) if type(store.get("_inc_dict")) is dict else None
     if is_tensor(added) and picked.dtype is torch.int64 and tuple(added.shape) == (count,):
-        picked = picked - added.view(count, 1, 1)
-    picked = picked.masked_fill((sizes == 0).view(count, 1, 1), 0).reshape(count, -1)
-    import numpy
-
-    return numpy.concatenate((_words(picked.contiguous()), sizes.numpy().astype(numpy.uint64)[:, None]), axis=1)
+        picked = picked - added[:, None]
+    # An even number of them: small types fill whole words.
+    words = _words(torch.nn.functional.pad(picked, (0, -picked.shape[1] % _WORD)).contiguous())
+    return numpy.concatenate((words * (sizes > 0), sizes.astype(numpy.uint64)), axis=1)

@@ -21,8 +21,8 @@ from perfkit.record.hooks.sample_fingerprints import RowWidths, UnknownSamples, 
 from perfkit.record.program_values import is_tracing, unseen, without_modes
 from perfkit.run.records import ComparedSamples
 
-#: Samples of the first pass that are kept, of each loader (chosen): of a dataset of a million shuffled samples `_ENOUGH`
-#: come again within a pass; they take 0.3 MB.
+#: Samples of the first pass that are kept, of each loader (chosen): each later pass has all of them again, and of a
+#: million shuffled samples `_MIN_COMPARED` come in its first thirtieth. They take 0.3 MB.
 _MAX_KEPT = 2048
 #: With so many samples of later passes the comparison is over; with fewer than so many nothing is said: of samples of
 #: which 10% differ, 95% of 64 are equal once in 10 times, of 512 never in 10,000.
@@ -31,9 +31,13 @@ _ENOUGH, _MIN_COMPARED = 512, 64
 _DISTINCT = 0.95
 #: A batch that changes what can be compared makes the comparison begin again, this often.
 _MAX_RESTARTS = 4
-#: perfkit's time for this: 0.2% of the time that has passed, and once so much, in ns: some 50 batches (chosen).
+#: perfkit's time for this: 0.2% of the time that has passed, and so much for the first pass and for the first that is
+#: compared, in ns. A batch takes 0.1 ms in a loop, and up to 0.5 ms between steps that leave nothing of it in a cache.
 _SHARE, _FIRST_NS = 0.002, 5_000_000
 _MAX_LOADERS = 16
+
+
+_autograd: Any = torch.autograd
 
 
 class _Loader:
@@ -46,15 +50,17 @@ class _Loader:
         self.compares = self.done = False
         self.compared = self.equal = self.restarts = 0
 
-    def begin_pass(self) -> None:
-        """A new iterator begins."""
-        self.compares = self.compares or bool(self.kept)
+    def begin_pass(self) -> bool:
+        """A new iterator begins; returns whether it is the first whose samples are compared."""
+        first = bool(self.kept) and not self.compares
+        self.compares = self.compares or first
+        return first
 
     def add(self, batch: Any, indices: list[int | str]) -> None:
         """Keep the samples of a batch of the first pass, or compare those of a later one."""
         known = 0
         if self.compares:
-            known = len(self.indices.intersection(indices))
+            known = sum(map(self.indices.__contains__, indices))
             if not known:
                 return
         elif len(self.indices) >= _MAX_KEPT:
@@ -64,7 +70,7 @@ class _Loader:
             self._restart()
         if self.compares:
             self.compared += known
-            self.equal += min(known, len(self.kept.intersection(found)))
+            self.equal += min(known, sum(map(self.kept.__contains__, found)))
             if self.compared >= _ENOUGH:
                 self.finish(self.record)
         else:
@@ -127,7 +133,10 @@ class EqualSampleWatch:
                 drawn = self._drawn[iterator] = {}
             drawn[number] = indices
             # Of another thread, or an evaluation, nothing takes them.
-            drawn.pop(number - 1 - getattr(iterator, "_num_workers", 0) * (getattr(iterator, "_prefetch_factor", None) or 0), None)
+            drawn.pop(
+                number - 1 - getattr(iterator, "_num_workers", 0) * (getattr(iterator, "_prefetch_factor", None) or 0),
+                None,
+            )
         except Exception as error:  # noqa: BLE001 - an iterator of another kind
             leave_to_program(error)
 
@@ -142,8 +151,9 @@ class EqualSampleWatch:
             if len(self._loaders) >= _MAX_LOADERS:
                 return
             loader = self._loaders[key] = _Loader()
-        if begins:
-            loader.begin_pass()
+        if begins and loader.begin_pass():
+            self._spent_ns -= _FIRST_NS
+            self._resumes_ns = 0
         if loader.done or began_ns < self._resumes_ns:
             return
         try:
@@ -161,7 +171,7 @@ class EqualSampleWatch:
             raise UnknownSamples
         indices = drawn.pop(getattr(iterator, "_rcvd_idx", 1) - 1, None) if drawn is not None else None
         # A profiler of the program's or of a window would record the ops.
-        if indices is not None and not (torch.autograd._profiler_enabled() or is_tracing()):
+        if indices is not None and not (_autograd._profiler_enabled() or is_tracing()):
             _read(loader, batch, indices)
 
     def of(self, key: int) -> ComparedSamples | None:

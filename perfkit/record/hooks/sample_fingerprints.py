@@ -18,9 +18,9 @@ from perfkit.record.program_values import is_fake, is_plain, is_tensor, parts_of
 
 #: Maximum nesting of containers, and of tensors and lists of a batch: each costs some 10 µs.
 _MAX_DEPTH, _MAX_PARTS = 4, 8
-#: Elements of a row that are read: what changes 5% of a row is missed once in 27 times. Fewer of a large batch, so that
-#: no op is large enough for torch to use several threads.
-_PLACES, _MAX_ELEMENTS = 64, 32_000
+#: Elements of a row that are read: of samples that differ in a fiftieth of their elements half are told apart, which is
+#: enough to see that samples differ. Fewer of a large batch, so that torch uses one thread.
+_PLACES, _MAX_ELEMENTS = 32, 32_000
 #: Rows of a graph that are read of each of its tensors, and numbers of all of these.
 _GRAPH_ROWS, _GRAPH_NUMBERS = 8, 64
 #: Bytes of the words that are combined.
@@ -168,7 +168,7 @@ def _row_words(tensor: Any, length: int, most: int) -> Any:
 
 def _words(copied: Any) -> Any:
     """A copy of ours as an array of words: torch resizes no memory that numpy has seen."""
-    import numpy
+    import numpy  # not before a batch is looked at
 
     return copied.view(torch.uint8).numpy().view(numpy.uint64)
 
@@ -184,7 +184,7 @@ def _places(length: int, most: int) -> torch.Tensor:
 @functools.cache
 def _factors() -> Any:
     """An odd factor for each word of a row: the same in every process, and not drawn (they are those of splitmix64)."""
-    import numpy
+    import numpy  # not before a batch is looked at
 
     found, state, mask = [], 0, 2**64 - 1
     for _ in range(_MAX_WORDS):
@@ -229,7 +229,7 @@ def _keys_of(store: dict[str, Any]) -> Iterator[str]:
 
 def _graph_words(key: str, store: dict[str, Any], count: int) -> Any:
     """Some numbers of an attribute of each graph, and how many rows it has there."""
-    import numpy
+    import numpy  # not before a batch is looked at
 
     values, slices = store["_mapping"][key].detach(), store["_slice_dict"][key]
     if not is_tensor(slices) or not _is_readable(slices) or tuple(slices.shape) != (count + 1,) or not values.dim():

@@ -32,12 +32,13 @@ Saving: at most the whole data phase, and on a CPU 15% more, because the rest of
 left them. At least what background workers hide: the step then takes the longest of the rest of the step, data /
 workers, and the work of all processes / CPUs, plus 1.3 ms for handing over a batch and, where the step computes on the
 CPU, a quarter of the rest for sharing it. A fetch that waits (for a disk, a network) needs no CPU for that. Where
-workers hide less than two thirds, at least two thirds are saved by less work per sample. On a device, the minimum is no
-more than the time in which it was idle for data. A loader that already has workers may wait for a disk: there the
-minimum is 0, unless sampled workers show that they wait. Where workers keep up but a few batches take long: at least
-three quarters of the wait beyond the usual one, with `prefetch_factor` raised by the longest wait / (workers x step).
-Where a worker makes a batch in less than half the time of handing it over: at most the wait without that. The cost of
-workers that do not keep up has the wait for cores that they have, if other programs used all others.
+workers hide less than two thirds, at least two thirds are saved by less work per sample: also with busy workers where
+each epoch gives the same samples, and not where these differ. On a device, the minimum is no more than the time in
+which it was idle for data. A loader that already has workers may wait for a disk: there the minimum is 0, unless
+sampled workers show that they wait. Where workers keep up but a few batches take long: at least three quarters of the
+wait beyond the usual one, with `prefetch_factor` raised by the longest wait / (workers x step). Where a worker makes a
+batch in less than half the time of handing it over: at most the wait without that. The cost of workers that do not keep
+up has the wait for cores that they have, if other programs used all others.
 
 Source: the threshold of 5% of the step is that of torch-tb-profiler for the same advice. A wait below a quarter of the
 step is information where workers are busy for less than three quarters of their time, or where a batch costs less than
@@ -58,8 +59,9 @@ from perfkit.limits.loader_workers import HANDOVER_NS
 from perfkit.measures.results.host import SourceLines
 from perfkit.rules._numpy_draws import draw_advice
 from perfkit.rules._places import call_of, phases_of
+from perfkit.rules.data import _equal_samples as equal_samples
 from perfkit.rules.data._fetch_line import asks_manager, fetch_line, is_in_loader, reads_archive, waits_inside
-from perfkit.rules.data._loader_bursts import LoaderBursts
+from perfkit.rules.data._loader_bursts import LoaderBursts, late_batches
 from perfkit.rules.data._loader_use import LoaderUse, WorkerUse
 from perfkit.rules.data._loader_workers import MAX_WORKERS, Processor
 from perfkit.run.records import LineRow, Lines
@@ -81,9 +83,6 @@ _HANDOVER = (
     "Workers have time to spare, so more of them save nothing: leave a CPU free for them, hand over less data (smaller "
     "dtypes, fewer tensors), or raise prefetch_factor where the cost of samples varies much."
 )
-#: The share of the waits for late batches that a queue of the advised length saves at least: chosen, 86 to 102% was
-#: measured with four loaders.
-_QUEUED = 0.75
 _CHEAP = "A batch costs less than handing one over from a worker: only less work per batch could save something."
 #: A worker is of no use where it needs this share of the time of handing over to make a batch, or less (chosen: the
 #: training process then waits half as long at most), by this many samples of stacks.
@@ -102,7 +101,7 @@ def check(
 ) -> Iterator[Finding]:
     """Find the wait for data, the user's function behind it, and what workers or a longer queue would hide of it."""
     if bursts is not None and not mean.is_negligible(bursts.cost_ns):
-        yield _late_batches(mean, bursts)
+        yield late_batches(mean, bursts)
         return
     # Only the first step of an epoch waits until its workers have started or have a batch, or each n-th one for a new
     # file: the typical step holds none of that.
@@ -119,6 +118,7 @@ def check(
     )
     waits = waits_inside(hottest)
     hidden_ns, assumption = _hidden(step, wait.ns, loader, workers, processor, waits=waits)
+    loader = loader._replace(once=equal_samples.saves_once(loader, workers, hottest))
     minimum, assumption = _minimum(step, cost, loader, hidden_ns, assumption)
     # A batch that costs less than one from a worker: no setting of a loader makes it cheaper.
     cheap = not (step.on_device or loader.num_workers or hidden_ns) and wait.ns < HANDOVER_NS
@@ -127,6 +127,7 @@ def check(
     if (fetch_ns := _needless_ns(step, wait.ns, loader, workers)) is not None:
         yield _needless(step, wait, loader, workers, fetch_ns)
         return
+    alone_ns = 1 if equal_samples.differ(loader) else _LESS_WORK * cost
     beside = _beside(cost, wait.ns, hidden_ns, loader)
     alone, draws = _CHEAP if cheap else _HANDOVER, "" if unavoidable else _draws(hottest, lines)
     advised = MAX_WORKERS if waits or (workers is not None and workers.wait_inside) else processor.workers
@@ -135,7 +136,7 @@ def check(
         cost=cost,
         saving=(0 if unavoidable else minimum, step.maximum_saving(cost)),
         spent=hottest,
-        change=None if draws else _change(loader, advised, hottest, lines, alone=hidden_ns >= _LESS_WORK * cost),
+        change=None if draws else _change(loader, advised, hottest, lines, alone=alone_ns <= hidden_ns),
         message=(
             f"Waiting for data takes {ms(wait.ns)} of the {ms(step.wall_ns)} {step.per}"
             f"{_cause(step.percent(wait.ns), loader, hottest, unavoidable, beside)}."
@@ -171,36 +172,6 @@ def _cost(step: StepBudget, wait_ns: int, loader: LoaderUse, workers: WorkerUse 
 def _is_meant(loader: LoaderUse, cost: int, step: StepBudget) -> bool:
     """Whether a new file, or the first batch of an epoch, may take this much: as other work in a rhythm may."""
     return loader.late_in_rhythm and not loader.starts and cost < RARE * step.wall_ns
-
-
-def _late_batches(step: MeanStepBudget, bursts: LoaderBursts) -> Finding:
-    """Workers keep up on average, and a batch that takes long now and then finds their queue too short."""
-    queue = bursts.advised * bursts.workers
-    keep = f"{bursts.workers} workers keep" if bursts.workers > 1 else "one worker keeps"
-    # A device may have had work queued during the wait: how long it was idle then is not known of single steps.
-    low = 0 if step.on_device else _QUEUED * bursts.cost_ns
-    return step.finding(
-        cost=bursts.cost_ns,
-        saving=(low, step.maximum_saving(bursts.cost_ns)),
-        spent=None,
-        change=bursts.change,
-        message=(
-            f"Now and then a batch is late, although {keep} up on average: {bursts.late} steps were longer, by up to "
-            f"{ms(bursts.longest_ns)} of waiting for data. The waits take {step.shown(bursts.cost_ns)}."
-        ),
-        advice=(
-            f"Make the queue longer: DataLoader(..., prefetch_factor={bursts.advised}), which keeps up to {queue} "
-            "batches in memory; or make the cost of samples more even."
-        ),
-        edit=AdvisedEdit.of(bursts.change, prefetch_factor=bursts.advised),
-        confidence="medium",
-        evidence=(
-            Evidence("longer steps", bursts.late, "", step.source),
-            Evidence.ms("longest wait beyond the usual one", bursts.longest_ns, "the slowest steps"),
-            Evidence("prefetch_factor", bursts.factor, "", "DataLoader"),
-            Evidence("num_workers", bursts.workers, "", "DataLoader"),
-        ),
-    )
 
 
 def _needless_ns(step: StepBudget, wait_ns: int, loader: LoaderUse, workers: WorkerUse | None) -> int | None:
@@ -281,7 +252,9 @@ def _minimum(step: StepBudget, cost: int, loader: LoaderUse, hidden_ns: int, ass
     elif loader.manager is not None:
         ns = round(_LESS_WORK * cost)
         assumption = "objects in the process that reads them: a third is left for the batches themselves"
-    elif hidden_ns < _LESS_WORK * cost and not loader.num_workers:
+    elif hidden_ns < _LESS_WORK * cost and loader.once:
+        ns, assumption = round(_LESS_WORK * cost), "samples that are kept: a third is left for the batches themselves"
+    elif hidden_ns < _LESS_WORK * cost and not (loader.num_workers or (hidden_ns and equal_samples.differ(loader))):
         ns, assumption = round(_LESS_WORK * cost), f"less work; {assumption} hide {ms(hidden_ns)}"
     if step.device is not None:
         starved_ns = step.of_device(step.device.causes.get("data loading", 0))
@@ -303,7 +276,7 @@ def _change(
         return loader.manager
     if loader.restarted and hottest is not None:
         return hottest.at
-    arguments = loader.num_workers < advised if loader.num_workers else alone
+    arguments = not loader.once and (loader.num_workers < advised if loader.num_workers else alone)
     if loader.starts or arguments or hottest is None:
         return loader.change
     waits = hottest.worker is None and phases_of(hottest, lines) & {"forward", "backward", "optimizer"}
@@ -312,7 +285,7 @@ def _change(
 
 def _edit(loader: LoaderUse, advised: int, hidden_ns: int) -> AdvisedEdit | None:
     """The arguments of the loader that `_advice` names."""
-    if loader.restarted or loader.manager is not None:
+    if loader.restarted or loader.manager is not None or loader.once:
         return None
     keep = {} if loader.persistent_workers else {"persistent_workers": True}
     if loader.starts:
@@ -372,6 +345,12 @@ def _advice(loader: LoaderUse, advised: int, hottest: LineRow | None, hidden_ns:
     # With workers that were not sampled the line is where the loop waits, not where the work is done.
     known = hottest is not None and (not now or hottest.worker is not None)
     work = f"the work of {shown_function(hottest)}" if hottest is not None and known else "per-sample work"
+    few = f"DataLoader(..., num_workers={advised}, persistent_workers=True)"
+    few = few if now < advised and (now or hidden_ns) else ""
+    if loader.once:
+        return equal_samples.once_advice(work, few, hottest)
+    if equal_samples.differ(loader):
+        return equal_samples.each_time_advice(work, few)
     if not now and not hidden_ns:
         return f"Do {work} once, before training, or in one call per batch: workers would hide nothing of it here."
     if not now:
@@ -396,5 +375,6 @@ def _evidence(loader: LoaderUse, workers: WorkerUse | None, hottest: LineRow | N
         if workers.on_cpu is not None:
             source = "processor time of the workers; the rest they wait for a disk or for a free CPU"
             yield Evidence("of that on a CPU", round(100 * workers.on_cpu, 1), "%", source)
+    yield from equal_samples.evidence_of(loader.samples)
     if hottest is not None and hottest.samples:
         yield Evidence.ms("time in the line", hottest.host_ns, f"{hottest.samples} samples of stacks")

@@ -130,6 +130,11 @@ def test_a_dataset_that_draws_random_numbers_does_not(compare: Any, make: Any, s
     assert found.equal / found.compared == pytest.approx(share, abs=0.15)
 
 
+def enlarged(one: Tensor, samples: list[Tensor]) -> Tensor:
+    high, wide = (max(other.shape[dim] for other in samples) for dim in (1, 2))
+    return torch.nn.functional.pad(one, (0, wide - one.shape[2], 0, high - one.shape[1]))
+
+
 def lost(samples: list[Tensor]) -> Tensor:
     return torch.stack([one for one in samples if one[0] > 0])
 
@@ -148,7 +153,7 @@ def lost(samples: list[Tensor]) -> Tensor:
         # Pictures of many sizes in one block: what is padding is not known.
         shuffled(
             lambda index: torch.ones(1, 8 + index % 50, 8 + index % 70) * index,
-            collate_fn=lambda samples: torch.nested.as_nested_tensor(samples).to_padded_tensor(0.0),
+            collate_fn=lambda samples: torch.stack([enlarged(one, samples) for one in samples]),
         ),
         # Padding on the left.
         shuffled(words, collate_fn=lambda samples: padded([one.flip(0) for one in samples]).flip(1)),

@@ -8,6 +8,7 @@ is asked of the dataset, no random number is drawn, and of a batch only numbers 
 from __future__ import annotations
 
 import functools
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -31,9 +32,10 @@ _ENOUGH, _MIN_COMPARED = 512, 64
 _DISTINCT = 0.95
 #: A batch that changes what can be compared makes the comparison begin again, this often.
 _MAX_RESTARTS = 4
-#: perfkit's time for this: 0.2% of the time that has passed, and so much for the first pass and for the first that is
-#: compared, in ns. A batch takes 0.1 ms in a loop, and up to 0.5 ms between steps that leave nothing of it in a cache.
-_SHARE, _FIRST_NS = 0.002, 5_000_000
+#: perfkit's processor time for this: 0.2% of the time that has passed, and so much for the first pass and for the first
+#: that is compared, in ns. A batch takes 0.1 ms in a loop, and up to 0.5 ms after a step, which leaves nothing of the
+#: code in a cache.
+_SHARE, _FIRST_NS = 0.002, 8_000_000
 _MAX_LOADERS = 16
 
 
@@ -107,7 +109,7 @@ class EqualSampleWatch:
     """Compares the samples of the batches that training gets with those of the first pass over the same loader."""
 
     def __init__(self) -> None:
-        #: When the first batch came, what was spent since, and when the next batch may be looked at.
+        #: When the first batch came, the processor time that was spent since, and when the next batch may be looked at.
         self._began_ns = self._spent_ns = self._resumes_ns = 0
         #: Iterator -> number of the batch -> the indices of its samples.
         self._drawn: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDictionary()
@@ -156,13 +158,14 @@ class EqualSampleWatch:
             self._resumes_ns = 0
         if loader.done or began_ns < self._resumes_ns:
             return
+        before_ns = time.thread_time_ns()
         try:
             self._look(loader, iterator, batch)
         except Exception as error:  # noqa: BLE001 - batches hold anything
             leave_to_program(error)
             loader.finish(None)
         self._began_ns = self._began_ns or began_ns
-        self._spent_ns += _clock.now_ns() - began_ns
+        self._spent_ns += time.thread_time_ns() - before_ns
         self._resumes_ns = self._began_ns + round((self._spent_ns - _FIRST_NS) / _SHARE)
 
     def _look(self, loader: _Loader, iterator: Any, batch: Any) -> None:

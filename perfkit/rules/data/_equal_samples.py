@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.findings import Evidence
-from perfkit.rules.data._loader_use import LoaderUse, WorkerUse
+from perfkit.rules.data._loader_use import LoaderUse
 from perfkit.run.records import ComparedSamples, LineRow
 
 #: The share of the samples of later epochs that have to be equal (chosen): one in twenty may have been kept by chance,
@@ -20,10 +20,9 @@ def are_equal(samples: ComparedSamples | None) -> bool | None:
     return None if samples is None else samples.share >= _EQUAL
 
 
-def saves_once(loader: LoaderUse, workers: WorkerUse | None, hottest: LineRow | None) -> bool:
+def saves_once(loader: LoaderUse, hottest: LineRow | None) -> bool:
     """Whether the work of a line need not be done again in each epoch, and nothing else is what the wait is for."""
     else_is_first = loader.starts or loader.restarted or loader.manager is not None
-    else_is_first = else_is_first or (workers is not None and workers.keep_up)
     # With workers that were not sampled the line is where the loop waits, not where the work is done.
     is_work = hottest is not None and (not loader.num_workers or hottest.worker is not None)
     return are_equal(loader.samples) is True and is_work and not else_is_first

@@ -118,16 +118,15 @@ def check(
     )
     waits = waits_inside(hottest)
     hidden_ns, assumption = _hidden(step, wait.ns, loader, workers, processor, waits=waits)
-    loader = loader._replace(once=equal_samples.saves_once(loader, workers, hottest))
-    minimum, assumption = _minimum(step, cost, loader, hidden_ns, assumption)
     # A batch that costs less than one from a worker: no setting of a loader makes it cheaper.
     cheap = not (step.on_device or loader.num_workers or hidden_ns) and wait.ns < HANDOVER_NS
     ready = cheap or (workers is not None and workers.keep_up)
     unavoidable = not (loader.starts or loader.restarted) and ready and cost < CRITICAL * step.wall_ns
+    loader = loader._replace(once=not unavoidable and equal_samples.saves_once(loader, hottest))
+    minimum, assumption = _minimum(step, cost, loader, hidden_ns, assumption, ready=ready)
     if (fetch_ns := _needless_ns(step, wait.ns, loader, workers)) is not None:
         yield _needless(step, wait, loader, workers, fetch_ns)
         return
-    alone_ns = 1 if equal_samples.differ(loader) else _LESS_WORK * cost
     beside = _beside(cost, wait.ns, hidden_ns, loader)
     alone, draws = _CHEAP if cheap else _HANDOVER, "" if unavoidable else _draws(hottest, lines)
     advised = MAX_WORKERS if waits or (workers is not None and workers.wait_inside) else processor.workers
@@ -136,7 +135,7 @@ def check(
         cost=cost,
         saving=(0 if unavoidable else minimum, step.maximum_saving(cost)),
         spent=hottest,
-        change=None if draws else _change(loader, advised, hottest, lines, alone=alone_ns <= hidden_ns),
+        change=None if draws else _change(loader, advised, hottest, lines, hidden=hidden_ns / cost),
         message=(
             f"Waiting for data takes {ms(wait.ns)} of the {ms(step.wall_ns)} {step.per}"
             f"{_cause(step.percent(wait.ns), loader, hottest, unavoidable, beside)}."
@@ -240,8 +239,13 @@ def _hidden(
     return max(0, step.wall_ns - step_ns), f"{MAX_WORKERS} workers that wait at the same time and need no CPU"
 
 
-def _minimum(step: StepBudget, cost: int, loader: LoaderUse, hidden_ns: int, assumption: str) -> tuple[int, str]:
-    """The minimum saving, and what it assumes; ``hidden_ns`` is what workers hide, and what that assumes."""
+def _minimum(
+    step: StepBudget, cost: int, loader: LoaderUse, hidden_ns: int, assumption: str, *, ready: bool
+) -> tuple[int, str]:
+    """The minimum saving, and what it assumes; ``hidden_ns`` is what workers hide, and what that assumes.
+
+    Where batches are ``ready`` when they are asked for, the wait is not for their making.
+    """
     ns = hidden_ns
     if loader.restarted:
         ns = round(_LESS_WORK * cost)
@@ -252,7 +256,7 @@ def _minimum(step: StepBudget, cost: int, loader: LoaderUse, hidden_ns: int, ass
     elif loader.manager is not None:
         ns = round(_LESS_WORK * cost)
         assumption = "objects in the process that reads them: a third is left for the batches themselves"
-    elif hidden_ns < _LESS_WORK * cost and loader.once:
+    elif hidden_ns < _LESS_WORK * cost and loader.once and not ready:
         ns, assumption = round(_LESS_WORK * cost), "samples that are kept: a third is left for the batches themselves"
     elif hidden_ns < _LESS_WORK * cost and not (loader.num_workers or (hidden_ns and equal_samples.differ(loader))):
         ns, assumption = round(_LESS_WORK * cost), f"less work; {assumption} hide {ms(hidden_ns)}"
@@ -264,11 +268,12 @@ def _minimum(step: StepBudget, cost: int, loader: LoaderUse, hidden_ns: int, ass
 
 
 def _change(
-    loader: LoaderUse, advised: int, hottest: LineRow | None, lines: Lines | None, *, alone: bool
+    loader: LoaderUse, advised: int, hottest: LineRow | None, lines: Lines | None, *, hidden: float
 ) -> Location | None:
-    """The line that makes the loader where its arguments are the advice (``alone``: workers hide most), or where no
-    line of the user's makes batches but the loop only waits for them; else the call whose work could be done once.
-    Of objects that a manager's process keeps it is the line that makes the manager, of an .npz file the line itself.
+    """The line that makes the loader where its arguments are the advice (workers hide most, or samples differ, so that
+    nothing else does; ``hidden`` is the share), or where no line of the user's makes batches but the loop only waits
+    for them; else the call whose work could be done once. Of objects that a manager's process keeps it is the line that
+    makes the manager, of an .npz file the line itself.
     """
     if reads_archive(hottest):
         return None
@@ -276,6 +281,7 @@ def _change(
         return loader.manager
     if loader.restarted and hottest is not None:
         return hottest.at
+    alone = hidden >= _LESS_WORK or (hidden > 0 and equal_samples.differ(loader))
     arguments = not loader.once and (loader.num_workers < advised if loader.num_workers else alone)
     if loader.starts or arguments or hottest is None:
         return loader.change

@@ -49,8 +49,7 @@ PRIVATE_NAMES = (
     ("torch.utils.data.dataloader", "_BaseDataLoaderIter._num_yielded", "how often a loop begins a loader anew"),
     (
         "torch.utils.data.dataloader",
-        "_BaseDataLoaderIter._next_index _MultiProcessingDataLoaderIter._send_idx"
-        " _MultiProcessingDataLoaderIter._rcvd_idx",
+        "_BaseDataLoaderIter._next_index",
         "whether a loader gives the same samples in each epoch",
     ),
     (

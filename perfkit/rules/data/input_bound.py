@@ -34,11 +34,10 @@ workers, and the work of all processes / CPUs, plus 1.3 ms for handing over a ba
 CPU, a quarter of the rest for sharing it. A fetch that waits (for a disk, a network) needs no CPU for that. Where
 workers hide less than two thirds, at least two thirds are saved by less work per sample: also with busy workers where
 each epoch gives the same samples, and not where these differ. On a device, the minimum is no more than the time in
-which it was idle for data. A loader that already has workers may wait for a disk: there the minimum is 0, unless
-sampled workers show that they wait. Where workers keep up but a few batches take long: at least three quarters of the
+which it was idle for data. A loader that already has workers may wait for a disk: the minimum is 0, unless sampled
+workers show that they wait. Where workers keep up but a few batches take long: at least three quarters of the
 wait beyond the usual one, by a longer `prefetch_factor`. Where a worker makes a batch in less than half the time of
-handing it over: at most the wait without that. The cost of workers that do not keep up has the wait for cores that they
-have, if other programs used all others.
+handing it over: at most the wait without that. Workers that do not keep up also cost the wait for cores they have.
 
 Source: the threshold of 5% of the step is that of torch-tb-profiler for the same advice. A wait below a quarter of the
 step is information where workers are busy for less than three quarters of their time, or where a batch costs less than

@@ -49,6 +49,11 @@ PRIVATE_NAMES = (
     ("torch.utils.data.dataloader", "_BaseDataLoaderIter._num_yielded", "how often a loop begins a loader anew"),
     (
         "torch.utils.data.dataloader",
+        "_BaseDataLoaderIter._next_index",
+        "whether a loader gives the same samples in each epoch",
+    ),
+    (
+        "torch.utils.data.dataloader",
         "_BaseDataLoaderIter._dataset _BaseDataLoaderIter._num_workers _BaseDataLoaderIter._pin_memory"
         " _BaseDataLoaderIter._persistent_workers _MultiProcessingDataLoaderIter._prefetch_factor",
         "the settings of loaders",

@@ -48,7 +48,10 @@ def test_private_names_of_torch_lightning_and_transformers_are_found() -> None:
 
 
 #: Private names that are Python's, and texts: parts of the names of ops, and what is looked for in a user's source.
+#: Of the attributes that an iterator of a DataLoader sets when it begins a pass, and of a batch of torch_geometric, an
+#: absent one means that samples are not compared.
 NOT_OF_A_FRAMEWORK = {
+    *("_send_idx", "_rcvd_idx", "_store", "_mapping", "_slice_dict", "_inc_dict"),
     *("_DummyThread", "_add_filter", "_filters_mutated_lock_held", "_getframe", "_initializing"),
     *("_c10d_functional", "_foreach_copy_", "_grouped_mm", "_int_mm", "_like", "_rank", "_to_copy"),
     *("_fft_", "_safe_softmax", "_softmax"),

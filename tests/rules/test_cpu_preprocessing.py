@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from perfkit._location import Location
 from perfkit.rules.data import cpu_preprocessing
-from perfkit.run.records import Lines, ModuleCalls, NumpyDraw, TracedLine
+from perfkit.run.records import ComparedSamples, Lines, ModuleCalls, NumpyDraw, TracedLine
 
 MS = 1_000_000
 
@@ -89,3 +91,19 @@ def test_a_tokenizer_in_python_is_told_from_a_compiled_one(build: Any) -> None:
     assert "is written in Python" in slow
     assert "is_fast" in slow
     assert "is_fast" not in advice("transformers.tokenization > tokenizers")
+
+
+def test_what_a_loader_gives_again_in_each_epoch_is_prepared_once_and_what_differs_is_not(build: Any) -> None:
+    def advice(phase: str, equal: int) -> str:
+        rank = build.rank()
+        loader = msgspec.structs.replace(rank.loaders[0], compared_samples=ComparedSamples(compared=200, equal=equal))
+        work = build.work("preprocessing", 8, function="decode", phase=phase)
+        rank = msgspec.structs.replace(rank, loaders=(loader,))
+        [finding] = build.findings(cpu_preprocessing, build.step(20, forward=20), work, rank)
+        return finding.advice or ""
+
+    assert advice("data", 200).startswith("Do the work of decode once, before training, and keep its results")
+    assert "before training" not in advice("data", 0)
+    assert "num_workers=4" in advice("data", 0)
+    # What the loop makes of a batch may be random, whatever it is made of.
+    assert advice("forward", 200) == advice("forward", 0)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from perfkit.record.hooks.constructions import made_at
+from perfkit.record.hooks.equal_samples import EqualSampleWatch
 from perfkit.run.records import Loader, Mode
 
 #: Maximum of described loaders, and of loaders that are distinguished.
@@ -28,12 +29,15 @@ class SeenLoaders:
         #: Keys of `identify` -> the loader, and how many of its iterators were read from.
         self._loaders: dict[int, Loader] = {}
         self._iterators: dict[int, int] = {}
+        self.samples = EqualSampleWatch()
 
     @property
     def described(self) -> dict[int, Loader]:
         """Key of `identify` -> the loader."""
         return {
-            key: msgspec.structs.replace(loader, iterators=self._iterators.get(key))
+            key: msgspec.structs.replace(
+                loader, iterators=self._iterators.get(key), compared_samples=self.samples.of(key)
+            )
             for key, loader in self._loaders.items()
         }
 

@@ -68,10 +68,21 @@ class LoopObserver:
 
     def attach(self) -> None:
         """Attach the hooks."""
-        watch_constructions(self._patches)
+        self._watch_loaders()
         self._patches.wrap(_BaseDataLoaderIter, "__next__", self._around)
         before = register_optimizer_step_pre_hook(self._before_optimizer)
         self._patches.add("torch.optim: step pre-hook", before.remove)
+
+    def _watch_loaders(self) -> None:
+        """Note where loaders and optimizers are made, and which samples a batch will have."""
+        watch_constructions(self._patches)
+        if hasattr(_BaseDataLoaderIter, "_next_index"):
+            self._patches.wrap(_BaseDataLoaderIter, "_next_index", self._seen.samples.noted)
+
+    def _take(self, iterator: Any, batch: Any) -> None:
+        """A batch of training, or of the evaluation that is all that the program does."""
+        self._on_batch(batch)
+        self._seen.samples.add(self._seen.identify(iterator), iterator, batch)
 
     def detach(self) -> None:
         """Undo all patches."""
@@ -97,7 +108,7 @@ class LoopObserver:
             finally:
                 self._fetching = False
             if self._counts:
-                self._on_batch(batch)
+                self._take(iterator, batch)
             return batch
 
         return __next__

@@ -30,7 +30,6 @@ from perfkit.record.clock.step_clock import StepClock
 from perfkit.record.hooks import loop_rounds
 from perfkit.record.hooks.boundaries import COLLECTED_NS, StepBoundaries
 from perfkit.record.hooks.closures import Closures
-from perfkit.record.hooks.constructions import watch_constructions
 from perfkit.record.hooks.loop_observer import LoopObserver
 from perfkit.record.hooks.root_calls import RootCalls
 from perfkit.record.hooks.scaler_steps import ScalerSteps
@@ -98,7 +97,7 @@ class LoopHooks(LoopObserver):
     def attach(self) -> None:
         """Attach the hooks."""
         patches = self._patches
-        watch_constructions(patches)
+        self._watch_loaders()
         patches.wrap(_BaseDataLoaderIter, "__next__", self._timed_fetch)
         patches.wrap(torch.autograd, "backward", self._timed_backward)
         patches.wrap(torch.autograd, "grad", self._timed_grad)
@@ -174,7 +173,7 @@ class LoopHooks(LoopObserver):
             try:
                 batch = fetch(iterator)
                 if training:
-                    self._on_batch(batch)
+                    self._take(iterator, batch)
                 return batch
             except StopIteration:
                 bounds.exhausted = True

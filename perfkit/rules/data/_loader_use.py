@@ -10,7 +10,7 @@ from perfkit.measures.results.loop import LoopTime
 from perfkit.measures.results.measurements import Measurements
 from perfkit.rules._places import to_edit
 from perfkit.rules._settings import first_call, number
-from perfkit.run.records import Lines, Loader, Rank
+from perfkit.run.records import ComparedSamples, Lines, Loader, Rank
 
 #: Arguments of a Trainer that set up its loader.
 _ARGUMENTS = ("dataloader_num_workers", "dataloader_persistent_workers", "dataloader_pin_memory")
@@ -82,7 +82,9 @@ class LoaderUse(NamedTuple):
     started, 0 where steps do not wait for that. ``restarted`` is whether the steps begin a new pass over it for each
     batch, as ``next(iter(loader))`` does, ``late_in_rhythm`` whether each n-th batch comes late. ``change`` is the line
     that sets it up, ``manager`` the one that makes a manager, whose objects processes share. ``remade`` is whether its
-    workers were started more often than it was gone through: others like it were made.
+    workers were started more often than it was gone through: others like it were made. ``samples`` are those of later
+    epochs that were compared with the first one's, ``once`` whether a line that the wait is for need not run again in
+    each epoch, which `input-bound` finds out.
     """
 
     dataset: str | None = None
@@ -94,6 +96,8 @@ class LoaderUse(NamedTuple):
     change: Location | None = None
     manager: Location | None = None
     remade: bool = False
+    samples: ComparedSamples | None = None
+    once: bool = False
 
     @classmethod
     def from_measurements(cls, found: Measurements) -> LoaderUse:
@@ -122,6 +126,7 @@ class LoaderUse(NamedTuple):
             change,
             manager,
             loader.iterators is not None and starts >= _REMADE * max(1, loader.iterators),
+            loader.compared_samples,
         )
 
 

@@ -29,6 +29,8 @@ call per batch too.
 Line to edit: the call, as all of its work can be done elsewhere; the line itself where it is in a loop over samples of
 a function that is called once in the step, because that loop is what one call per batch replaces.
 
+Whether a loader gives the same samples in each epoch is recorded; of what the loop makes of them it is not known.
+
 Source: time is sampled every 10 ms outside windows, or taken from the step for lines where a run is too short for that;
 the step that is traced by line shows which lines run before the model. The thresholds are 5% of the step and 10
 samples, or fewer that are certainly a tenth of all. 70% was chosen. A tokenizer of transformers written in Python took
@@ -48,8 +50,10 @@ from perfkit.rules._host_work import confidence_in, evidence_of, library_of, wor
 from perfkit.rules._loops import is_in_rollout
 from perfkit.rules._numpy_draws import draw_advice
 from perfkit.rules._places import call_of, loops_over_batch
+from perfkit.rules.data import _equal_samples as equal_samples
+from perfkit.rules.data._loader_use import LoaderUse
 from perfkit.rules.data._loader_workers import Processor
-from perfkit.run.records import Lines
+from perfkit.run.records import ComparedSamples, Lines
 
 ID = "cpu-preprocessing"
 #: What a rare step does, or what grows, is no preparation of inputs.
@@ -68,7 +72,11 @@ _FAST_TOKENIZER = (
 
 
 def check(
-    step: StepBudget, works: tuple[HostWork, ...], processor: Processor, lines: Lines | None = None
+    step: StepBudget,
+    works: tuple[HostWork, ...],
+    processor: Processor,
+    lines: Lines | None = None,
+    loader: LoaderUse | None = None,
 ) -> Iterator[Finding]:
     """Find work in the step that prepares the model's inputs."""
     work = work_of(works, "preprocessing")
@@ -82,6 +90,8 @@ def check(
     function = shown_function(line)
     library = f" ({library_of(line)})" if line.within else ""
     draws = draw_advice(line, (line.within or "",), lines)
+    # What the loop itself prepares may draw random numbers, whatever the loader gives it.
+    samples = loader.samples if loader is not None and line.phase == "data" else None
     slow_tokenizer = any(_SLOW_TOKENIZER in (row.within or "").split(" > ") for row in work.lines)
     yield step.finding(
         # An agent's environment prepares what its model is asked: how much of that is needed is not known.
@@ -97,11 +107,22 @@ def check(
             f"Preparing the model's inputs takes {step.shown(cost)}, inside the step itself, most of it in "
             f"{function}{library}."
         ),
-        advice=(
-            f"{draws}Do the work of {function} once, before the loop, or cache its results where inputs repeat; else "
-            f"in one call per batch, or in background processes: a DataLoader with num_workers={processor.workers}."
-            f"{_FAST_TOKENIZER if slow_tokenizer else ''}"
-        ),
+        advice=(f"{draws}{_advice(function, processor.workers, samples)}{_FAST_TOKENIZER if slow_tokenizer else ''}"),
         confidence=confidence_in(work),
-        evidence=(*evidence_of(work), Evidence.ms("hidden by workers", min(hidden, cost), assumption)),
+        evidence=(
+            *evidence_of(work),
+            *equal_samples.evidence_of(samples),
+            Evidence.ms("hidden by workers", min(hidden, cost), assumption),
+        ),
     )
+
+
+def _advice(function: str, workers: int, samples: ComparedSamples | None) -> str:
+    work, equal = f"the work of {function}", equal_samples.are_equal(samples)
+    if equal is None:
+        return (
+            f"Do {work} once, before the loop, or cache its results where inputs repeat; else in one call per batch, "
+            f"or in background processes: a DataLoader with num_workers={workers}."
+        )
+    loader = f"DataLoader(..., num_workers={workers})"
+    return (equal_samples.once_advice if equal else equal_samples.each_time_advice)(work, loader)

@@ -32,12 +32,12 @@ Saving: at most the whole data phase, and on a CPU 15% more, because the rest of
 left them. At least what background workers hide: the step then takes the longest of the rest of the step, data /
 workers, and the work of all processes / CPUs, plus 1.3 ms for handing over a batch and, where the step computes on the
 CPU, a quarter of the rest for sharing it. A fetch that waits (for a disk, a network) needs no CPU for that. Where
-workers hide less than two thirds, at least two thirds are saved by less work per sample. On a device, the minimum is no
-more than the time in which it was idle for data. A loader that already has workers may wait for a disk: there the
-minimum is 0, unless sampled workers show that they wait. Where workers keep up but a few batches take long: at least
-three quarters of the wait beyond the usual one, with `prefetch_factor` raised by the longest wait / (workers x step).
-Where a worker makes a batch in less than half the time of handing it over: at most the wait without that. The cost of
-workers that do not keep up has the wait for cores that they have, if other programs used all others.
+workers hide less than two thirds, at least two thirds are saved by less work per sample: also with busy workers where
+each epoch gives the same samples, and not where these differ. On a device, the minimum is no more than the time in
+which it was idle for data. A loader that already has workers may wait for a disk: the minimum is 0, unless sampled
+workers show that they wait. Where workers keep up but a few batches take long: at least three quarters of the
+wait beyond the usual one, by a longer `prefetch_factor`. Where a worker makes a batch in less than half the time of
+handing it over: at most the wait without that. Workers that do not keep up also cost the wait for cores they have.
 
 Source: the threshold of 5% of the step is that of torch-tb-profiler for the same advice. A wait below a quarter of the
 step is information where workers are busy for less than three quarters of their time, or where a batch costs less than
@@ -58,6 +58,7 @@ from perfkit.limits.loader_workers import HANDOVER_NS
 from perfkit.measures.results.host import SourceLines
 from perfkit.rules._numpy_draws import draw_advice
 from perfkit.rules._places import call_of, phases_of
+from perfkit.rules.data import _equal_samples as equal_samples
 from perfkit.rules.data._fetch_line import (
     asks_manager,
     fetch_line,
@@ -125,11 +126,12 @@ def check(
     )
     waits = waits_inside(hottest)
     hidden_ns, assumption = _hidden(step, wait.ns, loader, workers, processor, waits=waits)
-    minimum, assumption = _minimum(step, cost, loader, hidden_ns, assumption)
     # A batch that costs less than one from a worker: no setting of a loader makes it cheaper.
     cheap = not (step.on_device or loader.num_workers or hidden_ns) and wait.ns < HANDOVER_NS
     ready = cheap or (workers is not None and workers.keep_up)
     unavoidable = not (loader.starts or loader.restarted) and ready and cost < CRITICAL * step.wall_ns
+    loader = loader._replace(once=not unavoidable and equal_samples.saves_once(loader, hottest))
+    minimum, assumption = _minimum(step, cost, loader, hidden_ns, assumption, ready=ready)
     if (fetch_ns := _needless_ns(step, wait.ns, loader, workers)) is not None:
         yield _needless(step, wait, loader, workers, fetch_ns)
         return
@@ -141,7 +143,7 @@ def check(
         cost=cost,
         saving=(0 if unavoidable else minimum, step.maximum_saving(cost)),
         spent=hottest,
-        change=None if draws else _change(loader, advised, hottest, lines, alone=hidden_ns >= _LESS_WORK * cost),
+        change=None if draws else _change(loader, advised, hottest, lines, hidden=hidden_ns / cost),
         message=(
             f"Waiting for data takes {ms(wait.ns)} of the {ms(step.wall_ns)} {step.per}"
             f"{_cause(step.percent(wait.ns), loader, named, unavoidable, beside)}."
@@ -245,8 +247,13 @@ def _hidden(
     return max(0, step.wall_ns - step_ns), f"{MAX_WORKERS} workers that wait at the same time and need no CPU"
 
 
-def _minimum(step: StepBudget, cost: int, loader: LoaderUse, hidden_ns: int, assumption: str) -> tuple[int, str]:
-    """The minimum saving, and what it assumes; ``hidden_ns`` is what workers hide, and what that assumes."""
+def _minimum(
+    step: StepBudget, cost: int, loader: LoaderUse, hidden_ns: int, assumption: str, *, ready: bool
+) -> tuple[int, str]:
+    """The minimum saving, and what it assumes; ``hidden_ns`` is what workers hide, and what that assumes.
+
+    Where batches are ``ready`` when they are asked for, the wait is not for their making.
+    """
     ns = hidden_ns
     if loader.restarted:
         ns = round(_LESS_WORK * cost)
@@ -257,7 +264,9 @@ def _minimum(step: StepBudget, cost: int, loader: LoaderUse, hidden_ns: int, ass
     elif loader.manager is not None:
         ns = round(_LESS_WORK * cost)
         assumption = "objects in the process that reads them: a third is left for the batches themselves"
-    elif hidden_ns < _LESS_WORK * cost and not loader.num_workers:
+    elif hidden_ns < _LESS_WORK * cost and loader.once and not ready:
+        ns, assumption = round(_LESS_WORK * cost), "samples that are kept: a third is left for the batches themselves"
+    elif hidden_ns < _LESS_WORK * cost and not (loader.num_workers or (hidden_ns and equal_samples.differ(loader))):
         ns, assumption = round(_LESS_WORK * cost), f"less work; {assumption} hide {ms(hidden_ns)}"
     if step.device is not None:
         starved_ns = step.of_device(step.device.causes.get("data loading", 0))
@@ -267,12 +276,12 @@ def _minimum(step: StepBudget, cost: int, loader: LoaderUse, hidden_ns: int, ass
 
 
 def _change(
-    loader: LoaderUse, advised: int, hottest: LineRow | None, lines: Lines | None, *, alone: bool
+    loader: LoaderUse, advised: int, hottest: LineRow | None, lines: Lines | None, *, hidden: float
 ) -> Location | None:
-    """The line that makes the loader where its arguments are the advice (``alone``: workers hide most), or where no
-    line of the user's makes batches but the loop only waits for them; else the call whose work could be done once, or
-    the line that makes the library's object that does it.
-    Of objects that a manager's process keeps it is the line that makes the manager, of an .npz file the line itself.
+    """The line that makes the loader where its arguments are the advice (workers hide most, or samples differ, so that
+    nothing else does; ``hidden`` is the share), or where no line of the user's makes batches but the loop only waits
+    for them; else the call whose work could be done once, or the line that makes the object that does it. Of objects
+    that a manager's process keeps it is the line that makes the manager, of an .npz file the line itself.
     """
     if reads_archive(hottest):
         return None
@@ -280,10 +289,12 @@ def _change(
         return loader.manager
     if loader.restarted and hottest is not None:
         return hottest.at
-    arguments = loader.num_workers < advised if loader.num_workers else alone
+    alone = hidden >= _LESS_WORK or (hidden > 0 and equal_samples.differ(loader))
+    arguments = not loader.once and (loader.num_workers < advised if loader.num_workers else alone)
     if loader.starts or arguments or hottest is None:
         return loader.change
-    if (made := maker_of(hottest, lines)) is not None:
+    # What a transform of the user's own does for other samples each time is to be changed in it.
+    if (loader.once or is_in_loader(hottest)) and (made := maker_of(hottest, lines)) is not None:
         return made[1]
     waits = hottest.worker is None and phases_of(hottest, lines) & {"forward", "backward", "optimizer"}
     return loader.change if waits else call_of(hottest, lines)
@@ -291,7 +302,7 @@ def _change(
 
 def _edit(loader: LoaderUse, advised: int, hidden_ns: int) -> AdvisedEdit | None:
     """The arguments of the loader that `_advice` names."""
-    if loader.restarted or loader.manager is not None:
+    if loader.restarted or loader.manager is not None or loader.once:
         return None
     keep = {} if loader.persistent_workers else {"persistent_workers": True}
     if loader.starts:
@@ -351,6 +362,12 @@ def _advice(loader: LoaderUse, advised: int, hottest: LineRow | None, hidden_ns:
     # With workers that were not sampled the line is where the loop waits, not where the work is done.
     known = hottest is not None and (not now or hottest.worker is not None)
     work = f"the work of {shown_function(hottest)}" if hottest is not None and known else "per-sample work"
+    few = f"DataLoader(..., num_workers={advised}, persistent_workers=True)"
+    few = few if now < advised and (now or hidden_ns) else ""
+    if loader.once:
+        return equal_samples.once_advice(work, few, hottest)
+    if equal_samples.differ(loader):
+        return equal_samples.each_time_advice(work, few)
     if not now and not hidden_ns:
         return f"Do {work} once, before training, or in one call per batch: workers would hide nothing of it here."
     if not now:
@@ -375,5 +392,6 @@ def _evidence(loader: LoaderUse, workers: WorkerUse | None, hottest: LineRow | N
         if workers.on_cpu is not None:
             source = "processor time of the workers; the rest they wait for a disk or for a free CPU"
             yield Evidence("of that on a CPU", round(100 * workers.on_cpu, 1), "%", source)
+    yield from equal_samples.evidence_of(loader.samples)
     if hottest is not None and hottest.samples:
         yield Evidence.ms("time in the line", hottest.host_ns, f"{hottest.samples} samples of stacks")

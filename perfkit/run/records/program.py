@@ -8,12 +8,28 @@ from perfkit._location import CodeLine, Location
 from perfkit.run.records.steps import BoundaryKind, Count, Mode
 
 
+class ComparedSamples(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples of later passes over a dataset, ``compared`` with the same ones of the first pass.
+
+    ``equal`` of them were equal, by some elements of each. Samples that are nearly all alike are not compared.
+    """
+
+    compared: Count
+    equal: Count
+
+    @property
+    def share(self) -> float:
+        """The share that was equal, 0 to 1."""
+        return self.equal / self.compared if self.compared else 0.0
+
+
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a DataLoader that the loop read from.
 
     ``created_at`` is the user's line that made it, with the call on that line as its function. Where a library made it,
     the owner is that library, and the line is the user's that called it. None where neither is known. ``batches`` is
     how many one pass over it has, None where the dataset has no length; ``iterators`` is how many passes were begun.
+    ``compared_samples``: None where it is not known whether each pass gives the same samples.
     """
 
     dataset: str
@@ -26,6 +42,7 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     created_at: Location | None = None
     batches: Count | None = None
     iterators: Count | None = None
+    compared_samples: ComparedSamples | None = None
 
 
 class StepBoundary(msgspec.Struct, frozen=True, kw_only=True):

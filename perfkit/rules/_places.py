@@ -67,18 +67,19 @@ def library_called(place: Location, lines: Lines | None) -> str:
     return next((library for library in called if library in _SET_UP), "")
 
 
-def call_of(row: LineRow | HostLine | None, lines: Lines | None) -> Location | None:
+def call_of(row: LineRow | HostLine | None, lines: Lines | None, *, once: bool = False) -> Location | None:
     """The line that calls a line's function within the step: the call to do less often, once, or elsewhere.
 
     Of a fetch it is the outermost one, in the dataset's or the collate function itself: what is called there for each
-    sample can be done once. None where the line is in a method, or where a framework or a module calls its function.
+    sample can be done once. None where the line is in a method (other than of a fetch that can be done ``once``), or
+    where a framework or a module calls its function.
     """
     if row is None or row.called_from is None or row.function.endswith("forward"):
         return None
     caller = row.called_from
     if _is_training_loop(caller, lines):
         return None  # the line of the loop itself resumes a generator
-    if is_method(row):
+    if is_method(row) and not (once and row.phase == "data"):
         return None
     if row.phase != "data":
         return caller if phases_of(caller, lines) else None

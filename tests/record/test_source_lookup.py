@@ -262,3 +262,29 @@ def test_the_line_that_makes_an_object_is_that_of_the_only_call_of_its_class(
 
     # One that is called twice may be either; half of the samples are not most; another is made by a library.
     assert {name: at.line for name, at in found.items()} == {"WalkEncoding": 2}
+
+
+def test_a_collator_that_pads_to_a_large_multiple_is_a_line_that_pads(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        "few = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8)\n"
+        "none = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=None)\n"
+        "far = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=128)\n"
+        "any = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=args.multiple)\n",
+    )
+
+    assert [at.line for at in find_padding((file,))] == [3, 4]
+
+
+def test_the_line_that_registers_a_hook_is_found_by_the_hooks_name(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        "def tame(grad):\n    return grad.clamp(-1, 1)\n"
+        "class Model:\n    def on_epoch(self):\n        for p in self.parameters():\n"
+        "            p.register_hook(other)\n            p.register_hook(tame)\n",
+    )
+    row = LineRow(file=file, line=2, function="tame", phase="backward", samples=9, host_ns=1)
+
+    [found] = find_fillings([row])
+
+    assert (found.filled.line, found.filled.function) == (7, "Model.on_epoch")

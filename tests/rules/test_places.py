@@ -75,9 +75,9 @@ def test_a_function_is_hoisted_at_the_line_of_the_step_that_calls_it() -> None:
 def test_the_loop_that_fetches_a_batch_is_no_call_to_hoist() -> None:
     fetch = row(called_from=CALL)
 
-    assert call_of(fetch, lines(steps=(traced(40, "main", "data"), traced(41, "main")))) is None
-    assert call_of(fetch, lines(steps=(traced(40, "main", "data"),))) == CALL
-    assert call_of(msgspec.structs.replace(fetch, worker="Reviews"), lines()) == CALL
+    assert call_of(fetch, lines(steps=(traced(40, "main", "data"), traced(41, "main"))), once=True) is None
+    assert call_of(fetch, lines(steps=(traced(40, "main", "data"),)), once=True) == CALL
+    assert call_of(msgspec.structs.replace(fetch, worker="Reviews"), lines(), once=True) == CALL
 
 
 def test_what_a_fetch_calls_through_several_functions_is_hoisted_at_the_first_of_them() -> None:
@@ -92,10 +92,12 @@ def test_what_a_fetch_calls_through_several_functions_is_hoisted_at_the_first_of
         traced(41, "main"),
     )
 
-    assert call_of(hot, lines(steps=steps)) == encodes
-    assert call_of(hot, lines(*calls, steps=steps)) == encodes
+    assert call_of(hot, lines(steps=steps), once=True) == encodes
+    assert call_of(hot, lines(*calls, steps=steps), once=True) == encodes
+    # What is to be done for each sample anew is changed in the method.
+    assert call_of(hot, lines(*calls, steps=steps)) is None
     in_worker = [msgspec.structs.replace(one, worker="Reviews") for one in (hot, *calls)]
-    assert call_of(in_worker[0], lines(*in_worker, steps=(traced(41, "main"),))) == encodes
+    assert call_of(in_worker[0], lines(*in_worker, steps=(traced(41, "main"),)), once=True) == encodes
 
 
 def test_the_loop_that_resumes_a_generator_is_no_call_to_hoist() -> None:

@@ -137,15 +137,18 @@ def find_double_arrays(files: Iterable[str]) -> tuple[Location, ...]:
 
 #: Of the kinds of padding: a tensor of which each row is filled in part.
 _FILLS_ROWS = 2
+#: Multiples to which rows are padded that cost little.
+_FEW_MORE = 16
 #: Functions that pad to a width.
 _PADS = ("pad_sequence", "pad", "ConstantPad1d", "ljust")
 
 
 def find_padding(files: Iterable[str]) -> tuple[Location, ...]:
-    """The lines that pad rows: by a tokenizer's argument, else a list to a width, else a tensor that rows fill in part.
+    """The lines that pad rows, by an argument of a tokenizer or collator, else a list to a width.
 
-    Of such a tensor it is the line that sets its width, as wide as all of its rows will be, else the one that makes it.
-    A pad function comes last: most of those pad a batch to its own longest row. Other than in a model's forward.
+    Else a tensor that rows fill in part: the line that sets its width, as wide as all of its rows will be, else the one
+    that makes it. A pad function comes last: most of those pad a batch to its own longest row. Other than in a model's
+    forward.
     """
     found: list[tuple[int, Location]] = []
     for file in itertools.islice(files, _MAX_FILES):
@@ -196,8 +199,16 @@ def _kind_of_padding(node: ast.AST) -> int | None:
         named = [(_last_name(one) or "").lower() for one in ast.walk(index)]
         return 3 if isinstance(index, ast.Compare) and any("len" in name for name in named) else None
     if isinstance(node, ast.Call):
-        return 0 if _tokenizer_pads(node) else 4 if _last_name(node.func) in _PADS else None
+        return 0 if _tokenizer_pads(node) or _pads_far(node) else 4 if _last_name(node.func) in _PADS else None
     return None
+
+
+def _pads_far(call: ast.Call) -> bool:
+    """Whether rows become a multiple of more than 16, as ``DataCollatorWithPadding(..., pad_to_multiple_of=128)``."""
+    multiple = {one.arg: one.value for one in call.keywords}.get("pad_to_multiple_of")
+    # Matrix units of GPUs ask for up to 16. What is no constant may be more.
+    few = isinstance(multiple, ast.Constant) and (type(multiple.value) is not int or multiple.value <= _FEW_MORE)
+    return multiple is not None and not few
 
 
 def _tokenizer_pads(call: ast.Call) -> bool:

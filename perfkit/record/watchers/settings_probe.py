@@ -42,8 +42,10 @@ _CALLS = (
     "set_num_threads",
     "zero_grad",
     "set_to_none",
-    # It refuses sparse gradients.
+    # It refuses sparse gradients, which a table of embeddings has by an argument.
     "clip_grad_norm_",
+    "Embedding",
+    "EmbeddingBag",
     "collate_fn",
     "DataLoader",
     # What a rank trains on, and what processes share.

@@ -102,7 +102,9 @@ def check(
             step.maximum_saving(cost, samples=work.samples),
         ),
         spent=line,
-        change=None if draws or loops_over_batch(line, lines) else call_of(line, lines),
+        change=None
+        if draws or loops_over_batch(line, lines)
+        else call_of(line, lines, once=equal_samples.are_equal(samples) is True),
         message=(
             f"Preparing the model's inputs takes {step.shown(cost)}, inside the step itself, most of it in "
             f"{function}{library}."

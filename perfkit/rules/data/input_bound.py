@@ -120,7 +120,6 @@ def check(
         return
     in_workers = loader.dataset if loader.num_workers and not (loader.starts or loader.restarted) else None
     hottest = fetch_line(lines, source_lines, in_workers) if lines is not None else None
-    named = named_by_object(hottest, lines)
     loader = loader._replace(
         restarted=loader.restarted and is_in_loader(hottest), manager=loader.manager if asks_manager(hottest) else None
     )
@@ -146,9 +145,9 @@ def check(
         change=None if draws else _change(loader, advised, hottest, lines, hidden=hidden_ns / cost),
         message=(
             f"Waiting for data takes {ms(wait.ns)} of the {ms(step.wall_ns)} {step.per}"
-            f"{_cause(step.percent(wait.ns), loader, named, unavoidable, beside)}."
+            f"{_cause(step.percent(wait.ns), loader, named_by_object(hottest, lines), unavoidable, beside)}."
         ),
-        advice=alone if unavoidable else draws + _advice(loader, advised, named, hidden_ns),
+        advice=alone if unavoidable else draws + _advice(loader, advised, named_by_object(hottest, lines), hidden_ns),
         edit=None if unavoidable or draws or reads_archive(hottest) else _edit(loader, advised, hidden_ns),
         confidence="low" if unavoidable else "high" if step.typical is not None else "medium",
         evidence=(
@@ -297,7 +296,7 @@ def _change(
     if (loader.once or is_in_loader(hottest)) and (made := maker_of(hottest, lines)) is not None:
         return made[1]
     waits = hottest.worker is None and phases_of(hottest, lines) & {"forward", "backward", "optimizer"}
-    return loader.change if waits else call_of(hottest, lines)
+    return loader.change if waits else call_of(hottest, lines, once=loader.once)
 
 
 def _edit(loader: LoaderUse, advised: int, hidden_ns: int) -> AdvisedEdit | None:

@@ -35,6 +35,7 @@ from perfkit.ledger.rows import COMPUTING, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.patterns import Patterns
 from perfkit.rules._places import is_made_by_trainer, to_edit
+from perfkit.rules._settings import first_call
 from perfkit.rules.ops._embedding_tables import little_used, sparse_is_exact
 from perfkit.run.records import Rank
 
@@ -69,7 +70,9 @@ def check(step: StepBudget, patterns: Patterns, rank: Rank) -> Iterator[Finding]
         cost=cost,
         saving=(_MINIMUM * cost, step.maximum_saving(cost)),
         spent=update.at if update is not None and update.at is not None else largest.at,
-        change=to_edit(rank, optimizer.created_at, "optim"),
+        # Where the optimizer takes them as it is, only the tables have an argument to be set.
+        change=(first_call(rank, "Embedding", "EmbeddingBag") if is_exact else None)
+        or to_edit(rank, optimizer.created_at, "optim"),
         message=(
             f"A batch looks up {used} of the {rows:,} rows of embedding tables, and all of them get gradients and "
             f"updates: {step.shown(cost)}."

@@ -14,8 +14,8 @@ class Vectors(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.word = nn.Embedding(WORDS, WIDTH, sparse=FIXED)
-        self.beside = nn.Embedding(WORDS, WIDTH, sparse=FIXED)
+        self.word = nn.Embedding(WORDS, WIDTH, sparse=FIXED)  # change: dense-embedding-gradients
+        self.beside = nn.Embedding(WORDS, WIDTH, sparse=FIXED)  # change: dense-embedding-gradients
 
     def forward(self, words: Tensor, others: Tensor) -> Tensor:
         return torch.einsum("bw,bnw->bn", self.word(words), self.beside(others))

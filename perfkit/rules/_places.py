@@ -102,7 +102,7 @@ def is_method(row: Location) -> bool:
     """Whether a line is in a method: a class can keep what it computes, a function's work is its caller's to move.
 
     Of ten programs with a slow line in a method all ten authors named the method as what to change; of seven with one
-    in a function six named the call. In a fetch four of four named the method below ``__getitem__``.
+    in a function six named the call. In a fetch four of four named a method below ``__getitem__``.
     """
     return bool(_class_of(row.function))
 

@@ -72,6 +72,22 @@ def test_where_sparse_gradients_change_no_result_they_come_before_a_fused_update
     assert "SparseAdam" in with_decay.advice
 
 
+def test_where_the_optimizer_takes_sparse_gradients_only_the_table_is_changed(build: Any) -> None:
+    at = Location(file="train.py", line=9, function="Embedding(...)")
+    update = OptimizerUpdate(name="Adagrad", host_ns=8 * MS, ops=3, foreach=0, fused=3, op_ns=7 * MS)
+    patterns = build.patterns(step_ms=20, tables=(table(500),), updates=(update,))
+    step = build.step(20, forward=12, optimizer=8)
+
+    def changed(*, exact: bool) -> Location | None:
+        facts = replace(optimizer(fused=None, kind="Adagrad"), sparse_is_exact=exact)
+        rank = build.rank(optimizers=(facts,), calls={"Embedding": (at,)})
+        [one] = build.findings(dense_embedding_gradients, step, patterns, rank)
+        return one.change  # type: ignore[no-any-return]
+
+    # Otherwise the optimizer becomes two.
+    assert (changed(exact=True), changed(exact=False)) == (at, MADE)
+
+
 def test_where_gradients_are_clipped_sparse_ones_are_refused(build: Any) -> None:
     facts = replace(optimizer(fused=None, kind="Adagrad"), sparse_is_exact=True)
     clips = {"clip_grad_norm_": (Location(file="train.py", line=20, function="clip_grad_norm_(...)"),)}

@@ -130,6 +130,22 @@ def test_the_line_that_adds_to_what_the_hot_line_walks_over_is_to_be_edited(buil
     assert (finding.spent.line, finding.change) == (12, STORE)
 
 
+def test_what_an_object_keeps_on_purpose_is_gone_through_less_in_its_method_or_asked_for_less_often(build: Any) -> None:
+    asks = Location(file="train.py", line=40, function="main")
+    kept_in = Location(file="train.py", line=9, function="Replay.push")
+    drawn = hot("Replay.sample", called_from=asks)
+    fill = Filling(file="train.py", line=12, function="Replay.sample", owner="user", filled=kept_in)
+    walks = Lines(period_ns=10 * MS, steps=200, rows=(drawn,), fillings=(fill,))
+    in_loop = TracedLine(file="train.py", line=40, function="main", owner="user", phase="backward", runs=1, host_ns=MS)
+    walks = msgspec.structs.replace(walks, traced=(in_loop,))
+
+    [trains] = found(build, walks, growth=FORWARD)
+    [looked_at] = found(build, walks, growth=msgspec.structs.replace(GROWTH, phase="logging"))
+
+    assert (trains.spent.line, trains.change) == (12, None)
+    assert looked_at.change == asks
+
+
 @pytest.mark.parametrize(
     "hottest",
     [

@@ -76,6 +76,16 @@ def test_the_look_ups_of_a_decoder_with_a_state_cost_their_own_time_and_not_the_
     assert tower.cost_ns == 31 * MS  # that of the whole loop
 
 
+def test_in_the_line_of_a_recurrence_only_the_look_ups_of_its_samples_are_counted(build: Any) -> None:
+    # In the forward of a cell, outside of the loop: self.inputs(x) + self.recurrent(h).
+    look_up, state = line(3).modules[0], line(12, module="ParametrizedLinear", sliced=False).modules[0]
+    cell = msgspec.structs.replace(line(15), modules=(look_up, state))
+
+    [finding] = found(build, cell)
+
+    assert finding.cost_ns == pytest.approx(2 * 3 * MS, rel=0.05)
+
+
 def test_samples_of_a_list_are_found_and_all_rounds_but_that_of_one_item_are_saved(build: Any) -> None:
     [finding] = found(build, line(20, sliced=False, items=16))
 

@@ -62,7 +62,15 @@ def _with_traced(sampled: Sequence[LineRow], traced: Sequence[TracedLine]) -> li
     rows = [row for row in sampled if row.samples >= _STRAY * most or (row.file, row.line) in in_phase]
     seen = {(row.file, row.line) for row in rows}
     return rows + [
-        LineRow(file=line.file, line=line.line, function=line.function, phase="data", samples=0, host_ns=0)
+        LineRow(
+            file=line.file,
+            line=line.line,
+            function=line.function,
+            phase="data",
+            samples=0,
+            host_ns=0,
+            called_from=next(iter(line.callers), None),
+        )
         for at, line in in_phase.items()
         if at not in seen
     ]

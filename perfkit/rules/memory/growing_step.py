@@ -49,6 +49,8 @@ FOLLOWS = ("recompiles",)
 _EXPLAINS = 0.4
 #: Lines of a forward that may be what lengthens its backward (chosen).
 _FORWARD_LINES = 3
+#: What a step is made of: here the training reads what grows.
+_TRAINING = ("data", "transfer", "forward", "backward", "optimizer")
 
 
 def check(
@@ -112,10 +114,11 @@ def _to_change(
     whose own method goes through it, as a replay buffer's: None, the hottest line is to be changed.
     """
     called = call_in_loop(hottest, lines)
-    if stored is None and hottest is not None and _is_own(hottest, _added_at(hottest, lines)):
-        return None
     if growth.restarts and stored is None and growth.phase != "backward" and called is not None:
         return called
+    if stored is None and hottest is not None and _is_own(hottest, _added_at(hottest, lines)):
+        # Outside of the training's own phases it is a number to be looked at, which can be computed less often.
+        return None if growth.phase in _TRAINING else called
     return stored or _added_at(hottest, lines) or _added_before(growth, lines) or called
 
 

@@ -1,5 +1,6 @@
 """A Hugging Face Trainer whose collator tokenizes every text again, each time it is seen."""
 
+import random
 import sys
 import tempfile
 
@@ -36,7 +37,8 @@ def collate(texts: list[dict[str, object]]) -> dict[str, Tensor]:
     return {"input_ids": torch.tensor(codes), "labels": torch.tensor([one["label"] for one in texts])}
 
 
-texts = [{"text": "anotherthinking remotercomputering " * 40, "label": number % 2} for number in range(160)]
+draw, WORDS = random.Random(0), ("anotherthinking", "remotercomputering", "thinkingremoter", "computeringanother")
+texts = [{"text": " ".join(draw.choices(WORDS, k=80)), "label": number % 2} for number in range(160)]
 if FIXED:
     texts = [{"codes": tokenize(str(one["text"])), "label": one["label"]} for one in texts]
 torch.manual_seed(0)

@@ -66,8 +66,8 @@ class LineRow(CodeLine, frozen=True, kw_only=True):
         waits_for: The expression in which it waited, as it is in the source: ``time.sleep(0.1)``; "" where unknown.
         called_from: The line in another function of the user's from which it was reached most often; None: no other.
         callers: All such lines where there are several, most samples first, at most 8 of them.
-        objects: Where a loader fetched a batch and no line of the user's ran in that: libraries' classes, with the
-            samples in which a method of the class ran.
+        objects: Where a loader fetched a batch, with the samples in which a method of the class ran: libraries' classes
+            if no line of the user's ran in that, else the class of the line's own method if a library called it.
     """
 
     phase: Phase

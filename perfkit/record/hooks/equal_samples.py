@@ -25,7 +25,7 @@ from perfkit.run.records import ComparedSamples
 #: Samples of the first pass that are kept, of each loader (chosen): each later pass has all of them again, and of a
 #: million shuffled samples `_MIN_COMPARED` come in its first thirtieth. They take 0.3 MB.
 _MAX_KEPT = 2048
-#: With so many samples of later passes the comparison is over; with fewer than so many nothing is said: of samples of
+#: Samples of later passes that are compared at most, and the fewest from which a result is recorded: of samples of
 #: which 10% differ, 95% of 64 are equal once in 10 times, of 512 never in 10,000.
 _ENOUGH, _MIN_COMPARED = 512, 64
 #: The share of different fingerprints that makes them tell samples apart (chosen).
@@ -99,7 +99,7 @@ class _Loader:
             return self.result
         if self.compared < _MIN_COMPARED or len(self.kept) < _DISTINCT * len(self.indices):
             return None
-        # Padding on the left moves the beginning of a row: that is no other sample.
+        # Padding on the left moves the beginning of a row: the same sample then looks different.
         if self.widths.vary and self.equal < _DISTINCT * self.compared:
             return None
         return ComparedSamples(compared=self.compared, equal=self.equal)

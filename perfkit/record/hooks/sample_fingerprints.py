@@ -18,8 +18,8 @@ from perfkit.record.program_values import is_fake, is_plain, is_tensor, parts_of
 
 #: Maximum nesting of containers, and of tensors and lists of a batch: each costs some 10 µs.
 _MAX_DEPTH, _MAX_PARTS = 4, 8
-#: Elements of a row that are read: of samples that differ in a fiftieth of their elements half are told apart, which is
-#: enough to see that samples differ. Fewer of a large batch, so that torch uses one thread.
+#: Elements of a row that are read: of samples that differ in a fiftieth of their elements half are distinguished, which
+#: shows that samples differ. Fewer of a large batch, so that torch uses one thread.
 _PLACES, _MAX_ELEMENTS = 32, 32_000
 #: Rows of a graph that are read of each of its tensors, and numbers of all of these.
 _GRAPH_ROWS, _GRAPH_NUMBERS = 8, 64
@@ -167,7 +167,7 @@ def _row_words(tensor: Any, length: int, most: int) -> Any:
 
 
 def _words(copied: Any) -> Any:
-    """A copy of ours as an array of words: torch resizes no memory that numpy has seen."""
+    """A copy that perfkit made, as an array of words: torch cannot resize memory that numpy shares."""
     import numpy  # not before a batch is looked at
 
     return copied.view(torch.uint8).numpy().view(numpy.uint64)

@@ -206,7 +206,7 @@ def _kind_of_padding(node: ast.AST) -> int | None:
 def _pads_far(call: ast.Call) -> bool:
     """Whether rows become a multiple of more than 16, as ``DataCollatorWithPadding(..., pad_to_multiple_of=128)``."""
     multiple = {one.arg: one.value for one in call.keywords}.get("pad_to_multiple_of")
-    # Matrix units of GPUs ask for up to 16. What is no constant may be more.
+    # Matrix units of GPUs need multiples of at most 16. A value that is not a constant may be larger.
     few = isinstance(multiple, ast.Constant) and (type(multiple.value) is not int or multiple.value <= _FEW_MORE)
     return multiple is not None and not few
 

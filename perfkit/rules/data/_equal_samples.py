@@ -9,7 +9,7 @@ from perfkit.rules.data._loader_use import LoaderUse
 from perfkit.run.records import ComparedSamples, LineRow
 
 #: The share of the samples of later epochs that have to be equal (chosen): one in twenty may have been kept by chance,
-#: or differ in what is no part of the work, as a time stamp.
+#: or differ in something else than the work's result, such as a time stamp.
 _EQUAL = 0.95
 #: Where the time of a fetch passes that `pre_transform` moves before training.
 _GRAPHS = "torch_geometric"

@@ -49,13 +49,15 @@ class _Loader:
         self.widths = RowWidths()
         self.indices: set[int | str] = set()
         self.kept: set[int] = set()
-        self.compares = self.done = False
+        self.compares = self.done = self.restarted = False
         self.compared = self.equal = self.restarts = 0
 
     def begin_pass(self) -> bool:
         """A new iterator begins; returns whether it is the first whose samples are compared."""
-        first = bool(self.kept) and not self.compares
-        self.compares = self.compares or first
+        # Where the comparison began again at the end of the last pass, almost none of this one's samples are kept.
+        few = self.restarted and len(self.kept) < _MIN_COMPARED
+        first = bool(self.kept) and not self.compares and not few
+        self.restarted, self.compares = False, self.compares or first
         return first
 
     def add(self, batch: Any, indices: list[int | str]) -> None:
@@ -85,7 +87,7 @@ class _Loader:
             raise UnknownSamples
         self.indices.clear()
         self.kept.clear()
-        self.compares, self.compared, self.equal = False, 0, 0
+        self.restarted, self.compares, self.compared, self.equal = True, False, 0, 0
 
     def finish(self, result: ComparedSamples | None) -> None:
         """Nothing is kept or compared from now on."""

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from perfkit._code_owner import USER, function_name, owner_of
 from perfkit._location import Location
 from perfkit._raised_signals import leave_to_program
-from perfkit.record.program_values import is_tensor, is_tracing, unseen, values_in
+from perfkit.record.program_values import ABSENT, is_tensor, is_tracing, own_attribute, unseen, values_in
 from perfkit.record.samplers.call_paths import Site
 from perfkit.record.samplers.fingerprints import fingerprint, random_state
 from perfkit.record.samplers.source_lookup import parsed
@@ -216,10 +216,11 @@ def _attributes_of(frame: FrameType) -> tuple[Any, ...] | None:
     if not names:
         return ()
     owner = frame.f_locals.get(code.co_varnames[0])
-    held = getattr(owner, "__dict__", {})
     found = []
     for name in sorted(names - {""}):
-        value = held[name] if name in held else inspect.getattr_static(type(owner), name, owner)
+        value = own_attribute(owner, name, ABSENT)
+        if value is ABSENT:
+            value = inspect.getattr_static(type(owner), name, owner)
         if issubclass(type(value), FunctionType | staticmethod | classmethod):
             function = value if isinstance(value, FunctionType) else value.__func__
             if owner_of(inspect.unwrap(function).__code__.co_filename) != USER:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeGuard
 import torch
 
 from perfkit._code_owner import USER, frames_outwards, line_of, owner_of
+from perfkit.record.program_values import ABSENT, own_attribute
 from perfkit.record.samplers.source_lookup import FILLS, parsed
 
 _Loop = ast.For | ast.ListComp | ast.SetComp | ast.GeneratorExp
@@ -139,8 +140,10 @@ def _value_of(path: str, scope: Mapping[str, Any]) -> Any:
     first, *rest = path.split(".")
     value = scope.get(first)
     for name in rest:
-        held = getattr(value, "__dict__", {})
-        value = held[name] if name in held else held.get("_modules", {}).get(name)
+        own = own_attribute(value, name, ABSENT)
+        if own is ABSENT:
+            own = vars(value)["_modules"].get(name) if issubclass(type(value), torch.nn.Module) else None
+        value = own
     return value
 
 

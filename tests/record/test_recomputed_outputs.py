@@ -102,6 +102,20 @@ def test_words_are_known_by_their_numbers_and_arguments_by_their_values() -> Non
     assert (loop.row.inputs, loop.row.again) == (3 * SAMPLES, SAMPLES)
 
 
+def test_sequences_that_differ_in_one_place_are_different_inputs() -> None:
+    protein, loop, model = torch.randint(20, (1, 200)), Loop(), nn.Sequential(nn.Embedding(21, 4), nn.ReLU()).eval()
+    for places in torch.arange(192).split(BATCH):
+        masked = protein.repeat(BATCH, 1)
+        masked[torch.arange(BATCH), places] = 20
+        with torch.no_grad():
+            loop.call(model, masked)
+    assert loop.watch.rows() == ()
+
+    with torch.no_grad():
+        loop.call(model, masked)
+    assert loop.row.again == BATCH
+
+
 def test_augmented_samples_and_those_of_one_step_are_new() -> None:
     loop = Loop()
     loop.epochs(backbone(), pictures(), change=lambda batch: batch + torch.randn_like(batch))

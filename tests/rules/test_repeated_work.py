@@ -19,6 +19,7 @@ from perfkit.run.records import (
     ModuleCalls,
     Phase,
     RecomputedOutputs,
+    StepBoundary,
     TracedLine,
 )
 
@@ -132,6 +133,24 @@ def test_a_frozen_module_costs_the_share_of_its_inputs_that_came_again(build: An
     assert (finding.spent.line, finding.cost_ns) == (20, 24 * MS)
     assert "Encoder, which nothing trains, got 80% of its inputs in an earlier step already" in finding.message
     assert build.findings(repeated_work, step, frozen(10)) == []
+
+
+def test_ops_that_cost_nothing_hide_no_module_of_their_function(build: Any) -> None:
+    step = build.step(100, forward=60, backward=40)
+
+    [finding] = build.findings(repeated_work, step, frozen(80, constant_ops=(ops(19, "forward", 0),)))
+
+    assert "Encoder, which nothing trains" in finding.message
+
+
+def test_a_program_that_does_not_train_keeps_results_in_its_loop(build: Any) -> None:
+    step, calls = build.step(100, forward=60, backward=40), StepBoundary(by="module", module="Encoder")
+
+    [before] = build.findings(repeated_work, step, frozen(80))
+    [kept] = build.findings(repeated_work, step, frozen(80), build.rank(step_boundary=calls))
+
+    assert "before training" in before.advice
+    assert "training" not in kept.advice
 
 
 def test_a_reference_that_a_trainer_calls_is_an_argument_of_the_trainer(build: Any) -> None:

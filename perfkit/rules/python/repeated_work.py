@@ -79,8 +79,10 @@ def check(step: StepBudget, lines: Lines, ledger: Ledger | None = None, rank: Ra
     for ops in lines.constant_ops:
         inside = ops.called or ops
         if not known & {(ops.file, ops.line), (inside.file, inside.function)}:
-            yield from _of_ops(step, ops, ledger)
-        known |= {(ops.file, ops.line), (inside.file, inside.function)}
+            found = list(_of_ops(step, ops, ledger))
+            yield from found
+            if found:
+                known |= {(ops.file, ops.line), (inside.file, inside.function)}
     for outputs in lines.recomputed_outputs:
         if not known & {(outputs.file, outputs.line), (outputs.file, outputs.function)}:
             yield from _of_outputs(step, outputs, lines, rank)
@@ -102,7 +104,9 @@ def _of_outputs(step: StepBudget, outputs: RecomputedOutputs, lines: Lines, rank
         return
     name = outputs.module
     argument = _of_reference(rank)
-    once = f"Call {name} once for each input, before training, and keep the results where they fit in memory"
+    trains = step.counted_by is None or step.counted_by.by not in ("module", "round")
+    before = ", before training," if trains else ""
+    once = f"Call {name} once for each input{before} and keep the results where they fit in memory"
     yield _finding(
         step,
         cost,

@@ -35,9 +35,20 @@ def _is_slice(tensor: torch.Tensor) -> bool:
     """Whether it is one of several equal parts that follow each other in memory."""
     whole = tensor.untyped_storage().nbytes()
     own = tensor.numel() * tensor.element_size()
-    if not own or whole < 2 * own:
+    if not own or whole < 2 * own or _has_several_rows(tensor):
         return False
     return bool(tensor.is_contiguous() and tensor.storage_offset() % tensor.numel() == 0) or _is_selected(tensor)
+
+
+def _has_several_rows(tensor: torch.Tensor) -> bool:
+    """Whether it is some rows of a table, as a batch is; one row, or a piece of a text, is a sample.
+
+    What a tensor that was made in inference mode is a view of is not known.
+    """
+    base = tensor._base
+    return (
+        base is not None and base.dim() == tensor.dim() > 1 and base.shape[1:] == tensor.shape[1:] and len(tensor) > 1
+    )
 
 
 def _is_selected(tensor: torch.Tensor) -> bool:

@@ -270,6 +270,32 @@ def test_slices_are_found_in_inference_mode_too() -> None:
     assert calls.sliced
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_batches_of_a_table_are_no_samples(mode: Any) -> None:
+    model, table = nn.Linear(4, 4), torch.randn(64, 4)
+
+    def step() -> None:
+        with mode():
+            for rows in table.split(8):
+                model(rows)
+
+    [calls] = traced(step)
+
+    assert (calls.calls, calls.sliced) == (8, False)
+
+
+def test_pieces_of_a_text_are_samples() -> None:
+    model = nn.Embedding(10, 4)
+
+    def step() -> None:
+        for piece in torch.randint(10, (64,)).split(8):
+            model(piece)
+
+    [calls] = traced(step)
+
+    assert (calls.calls, calls.sliced) == (8, True)
+
+
 def test_micro_batches_of_one_step_are_no_loop_over_samples() -> None:
     model, batch = nn.Linear(4, 4), torch.randn(16, 4)
 

@@ -14,12 +14,14 @@ CARRIES = {
     "a state of an object": "for t in range(9):\n    self.h = cell(self.h, x[t])",
     "elements before": "for i in range(9):\n    d[i] = torch.minimum(d[i - 1], b[i])",
     "a mean that decays": "for i in range(9):\n    mean = mean * 0.9 + a[i]",
+    "a sum inside of a call": "for i in range(9):\n    total = a[i] + (b[i] - total.clamp(0))",
     "a while loop": "while n < 9:\n    x = step(x)\n    n += 1",
     "a sum that is read": "for i in range(9):\n    total = total + a[i]\n    out.append(total * 2)",
     "in a branch": "for i in range(9):\n    if i:\n        h = torch.tanh(h + x[i])",
 }
 INDEPENDENT = {
     "a sum": "for i in range(9):\n    total = total + a[i] * b[i]",
+    "a sum of several": "for i in range(9):\n    total = total + a[i].logsumexp(0) - a[i, i]",
     "a sum in place": "for i in range(9):\n    y = net(a[i])\n    total += y",
     "a list": "for i in range(9):\n    out.append(a[i] * 2)",
     "elements": "for i in range(9):\n    out[i] = a[i] * b[i]",

@@ -55,16 +55,25 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _summed(statement: ast.stmt) -> str | None:
-    """The name to which a statement adds something: ``total += x``, ``total = total + x``."""
+    """The name to which a statement adds something: ``total += x``, ``total = total + x - y``."""
     if isinstance(statement, ast.AugAssign):
         return _path(statement.target)
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return None
     name, value = _path(statement.targets[0]), statement.value
-    if name is None or not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add | ast.Sub):
+    if name is None or not isinstance(value, ast.BinOp):
         return None
     parts = [one for one, _ in _names(value, ast.Load)]
-    return name if parts.count(name) == 1 and name in (_path(value.left), _path(value.right)) else None
+    return name if parts.count(name) == 1 and name in map(_path, _terms(value)) else None
+
+
+def _terms(value: ast.expr) -> Iterator[ast.expr]:
+    """What is added up, or subtracted."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add | ast.Sub):
+        yield from _terms(value.left)
+        yield from _terms(value.right)
+    else:
+        yield value
 
 
 def _written(statement: ast.stmt) -> set[str]:

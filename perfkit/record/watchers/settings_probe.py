@@ -31,7 +31,14 @@ from perfkit.record.stepped_optimizers import SteppedOptimizers
 from perfkit.record.watchers.machine_speed import MachineSpeed
 from perfkit.record.watchers.step_memory import peak_resident_bytes
 from perfkit.record.windows import torch_profiler
-from perfkit.run.records import EXPENSIVE_CALLS, MODELS, PADDING, RANK_SLICE, OptimizerFacts
+from perfkit.run.records import (
+    EXPENSIVE_CALLS,
+    MODELS,
+    PADDING,
+    PARAMETRIZATIONS,
+    RANK_SLICE,
+    OptimizerFacts,
+)
 
 #: Functions and arguments that are searched in the user's source, so that a finding names the line.
 _CALLS = (
@@ -70,6 +77,8 @@ _CALLS = (
     "gradient_checkpointing",
     "gradient_checkpointing_enable",
     *EXPENSIVE_CALLS,
+    # Modules that compute their weight.
+    *PARAMETRIZATIONS,
     # Data in float64, as numpy makes it.
     "double",
     "float64",

@@ -35,6 +35,7 @@ from perfkit.findings import Evidence, Finding
 from perfkit.ledger.rows import COMPUTING, PYTHON
 from perfkit.ledger.step_budget import WARNING, StepBudget
 from perfkit.rules._called_lines import CalledLines
+from perfkit.rules.python._parametrized import parametrized_module, weight_advice
 from perfkit.run.records import Lines, Phase, RepeatedOps
 
 ID = "repeated-in-step"
@@ -59,6 +60,7 @@ def check(step: StepBudget, lines: Lines) -> Iterator[Finding]:
         if cost < WARNING * step.wall_ns:
             continue
         at = _repeated_by(one, lines)
+        module = parametrized_module(lines, one.at, one.busiest)
         yield step.finding(
             cost=cost,
             saving=((1 - _ERROR) * cost, min(step.wall_ns, (1 + _ERROR) * cost)),
@@ -68,7 +70,11 @@ def check(step: StepBudget, lines: Lines) -> Iterator[Finding]:
                 f"{one.ops:,} ops below line {at.line} compute again what was computed before in the same step: "
                 f"{step.shown(cost)}{', their backward included' if one.builds_graph else ''}."
             ),
-            advice="Compute it once in a step, keep it, and go on from there.",
+            advice=(
+                "Compute it once in a step, keep it, and go on from there."
+                if module is None
+                else weight_advice(module, is_trained=one.builds_graph)
+            ),
             confidence="medium",
             evidence=(
                 Evidence("ops with a result that was there", one.ops, "per step", "a step whose ops are listened to"),

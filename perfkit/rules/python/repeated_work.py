@@ -36,6 +36,7 @@ from perfkit.ledger.ledger import Ledger
 from perfkit.ledger.rows import COMPUTING, PYTHON, Selector
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.rules._settings import first_call
+from perfkit.rules.python._parametrized import parametrized_at, parametrized_module, weight_advice
 from perfkit.rules.python._traced_calls import cost_of_calls
 from perfkit.run.records import ConstantOps, Lines, Rank, RecomputedOutputs
 
@@ -79,7 +80,7 @@ def check(step: StepBudget, lines: Lines, ledger: Ledger | None = None, rank: Ra
     for ops in lines.constant_ops:
         inside = ops.called or ops
         if not known & {(ops.file, ops.line), (inside.file, inside.function)}:
-            found = list(_of_ops(step, ops, ledger))
+            found = list(_of_ops(step, ops, lines, ledger, rank))
             yield from found
             if found:
                 known |= {(ops.file, ops.line), (inside.file, inside.function)}
@@ -131,7 +132,9 @@ def _of_reference(rank: Rank | None) -> Location | None:
     return first_call(rank, "precompute_ref_log_probs") or next(configs, None)
 
 
-def _of_ops(step: StepBudget, ops: ConstantOps, ledger: Ledger | None) -> Iterator[Finding]:
+def _of_ops(
+    step: StepBudget, ops: ConstantOps, lines: Lines, ledger: Ledger | None, rank: Rank | None
+) -> Iterator[Finding]:
     # Their time is the thread's own, of one step: another recorded step knows how long their lines take at most.
     cost = ledger.as_wall(_at_most(ops, ledger)) if ledger is not None else min(ops.host_ns, step.wall_ns)
     if step.is_negligible(cost):
@@ -142,19 +145,24 @@ def _of_ops(step: StepBudget, ops: ConstantOps, ledger: Ledger | None) -> Iterat
         f"Let the module keep it, if it has an argument for that (PyTorch Geometric: cached=True, where all calls get "
         f"the same graph); else {kept[0].lower()}{kept[1:]}"
     )
+    advice = (
+        f"{kept if ops.made_at is None else by_module} once, before the loop, and keep the result "
+        "(a buffer of the module, a cache)."
+    )
+    module = parametrized_module(lines, ops.at, ops.busiest)
+    made_at = ops.made_at
+    if module is not None:
+        advice, made_at = weight_advice(module, is_trained=False), parametrized_at(rank)
     yield _finding(
         step,
         cost,
         spent=ops.busiest,
-        change=ops.made_at or ops.at,
+        change=made_at or ops.at,
         message=(
             f"{what[0].upper() + what[1:] if ops.called is None else what} computes the same in every step, in "
             f"{ops.ops} op{'s' if ops.ops > 1 else ''} on tensors that do not change: {step.shown(cost)}."
         ),
-        advice=(
-            f"{kept if ops.made_at is None else by_module} once, before the loop, and keep the result "
-            "(a buffer of the module, a cache)."
-        ),
+        advice=advice,
         evidence=Evidence.ms(f"constant ops below line {ops.line}", cost, f"{ops.ops} ops, equal in two steps"),
     )
 

@@ -45,6 +45,9 @@ EXPENSIVE_CALLS = (
     "pinv",
 )
 
+#: Functions of torch that give a module a parametrization, whose lines are in `Rank.calls`.
+PARAMETRIZATIONS = ("weight_norm", "spectral_norm", "orthogonal", "register_parametrization")
+
 #: Ranks that a launch may have; the largest trainings have a tenth as many. More are damage: each missing one is
 #: listed.
 MAX_RANKS = 1_000_000

@@ -197,10 +197,13 @@ def _ns_at(rows: Sequence[TracedLine], ledger: Ledger) -> int:
 def _is_recurrence(calls: Sequence[ModuleCalls], iterations: int, rows: Sequence[LedgerRow]) -> bool:
     """Whether a loop of a model's forward that trains calls the same layers in each iteration, one time step each.
 
-    A loop over layers or over samples does not. With attention in it no layer of torch does the same in one call.
+    A loop over layers or over samples does not; a recurrence may have a layer of its input, too, whose slices it gets.
+    With attention in it no layer of torch does the same in one call.
     """
+    of_state = sum(one.host_ns for one in calls if not one.sliced and one.items is None)
     return (
-        all(one.calls * _ABOUT >= iterations and not one.sliced and one.items is None for one in calls)
+        all(one.calls * _ABOUT >= iterations for one in calls)
+        and of_state > MAJORITY * sum(one.host_ns for one in calls)
         and any(row.phase == "backward" for row in rows)
         and not any("softmax" in row.name or "attention" in row.name for row in rows)
     )

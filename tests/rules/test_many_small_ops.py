@@ -442,6 +442,22 @@ def test_a_recurrence_written_by_hand_is_found_and_one_with_attention_a_rollout_
     assert by_ledger(build, lines(over_layers), *rows, backward) == []
 
 
+def test_a_recurrence_with_a_layer_of_its_input_is_one_and_a_loop_over_parts_is_not(build: Any) -> None:
+    cell = ModuleCalls(module="Linear", calls=48, host_ns=3 * MS)
+    of_input = ModuleCalls(module="Linear", calls=48, host_ns=MS, sliced=True)
+    rows = rows_of_loop(limit_ms=1)
+    backward = msgspec.structs.replace(rows[0], name="AddmmBackward0", phase="backward", ns=MS, limit_ns=None)
+
+    def found(*calls: ModuleCalls) -> list[Finding]:
+        loop = msgspec.structs.replace(line_of(22, 48, 21, "GRU.forward"), modules=calls)
+        return by_ledger(build, lines(loop), *rows, backward)
+
+    [finding] = found(of_input, cell)
+
+    assert "nn.GRU" in finding.advice
+    assert found(of_input, msgspec.structs.replace(cell, sliced=True)) == []
+
+
 def test_the_cost_of_a_loop_is_wall_time_where_other_programs_had_the_core(build: Any) -> None:
     others = LedgerRow(owner="other programs", name="waiting for a core", ns=20 * MS)
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from perfkit.record.hooks.constructions import made_at
+from perfkit.record.hooks.dataset_tables import name_of, table_of
 from perfkit.record.hooks.equal_samples import EqualSampleWatch
 from perfkit.run.records import Loader, Mode
 
@@ -70,6 +71,8 @@ class SeenLoaders:
             role=role,
             created_at=made_at(iterator),
             batches=_length(getattr(iterator, "_index_sampler", None)),
+            table=table_of(getattr(iterator, "_dataset", None)),
+            collate_fn=name_of(getattr(iterator, "_collate_fn", None)),
         )
 
     def count(self, iterator: Any) -> None:

@@ -84,6 +84,7 @@ _CALLS = (
     "float64",
     # Lightning's and Hugging Face's Trainers.
     "Trainer",
+    "train_dataset",
     "TrainingArguments",
     "HfArgumentParser",
     "ModelCheckpoint",

@@ -8,9 +8,9 @@ from perfkit._location import Location
 from perfkit.ledger.step_budget import MAJORITY, StepBudget
 from perfkit.measures.results.loop import LoopTime
 from perfkit.measures.results.measurements import Measurements
-from perfkit.rules._places import to_edit
+from perfkit.rules._places import is_made_by_trainer, to_edit
 from perfkit.rules._settings import first_call, number
-from perfkit.run.records import ComparedSamples, Lines, Loader, Rank
+from perfkit.run.records import ComparedSamples, DatasetTable, Lines, Loader, Rank
 
 #: Arguments of a Trainer that set up its loader.
 _ARGUMENTS = ("dataloader_num_workers", "dataloader_persistent_workers", "dataloader_pin_memory")
@@ -84,7 +84,8 @@ class LoaderUse(NamedTuple):
     that sets it up, ``manager`` the one that makes a manager, whose objects processes share. ``remade`` is whether its
     workers were started more often than it was gone through: others like it were made. ``samples`` are those of later
     epochs that were compared with the first one's, ``once`` whether a line that the wait is for need not run again in
-    each epoch, which `input-bound` finds out.
+    each epoch, which `input-bound` finds out. ``table`` and ``collate_fn`` are those of `Loader`, ``dataset_at`` is the
+    line that gives the loader, or its Trainer, its dataset.
     """
 
     dataset: str | None = None
@@ -98,6 +99,9 @@ class LoaderUse(NamedTuple):
     remade: bool = False
     samples: ComparedSamples | None = None
     once: bool = False
+    table: DatasetTable | None = None
+    collate_fn: str | None = None
+    dataset_at: Location | None = None
 
     @classmethod
     def from_measurements(cls, found: Measurements) -> LoaderUse:
@@ -127,7 +131,17 @@ class LoaderUse(NamedTuple):
             manager,
             loader.iterators is not None and starts >= _REMADE * max(1, loader.iterators),
             loader.compared_samples,
+            table=loader.table,
+            collate_fn=loader.collate_fn,
+            dataset_at=_dataset_at(loader, rank) or change,
         )
+
+
+def _dataset_at(loader: Loader, rank: Rank | None) -> Location | None:
+    """The line of the Trainer's argument, or that makes the Trainer; None where no Trainer makes the loader."""
+    if rank is None or not is_made_by_trainer(loader.created_at):
+        return None
+    return first_call(rank, "train_dataset", "Trainer")
 
 
 def _restarted(loader: Loader, rank: Rank | None) -> bool:

@@ -6,11 +6,11 @@ happens in the training process itself, between two steps.
 How it shows: the "data" phase takes 5% of the step or more. On a GPU only the part of the wait in which the device is
 idle counts.
 
-Causes: no loader workers, or too few for the cost of a sample; per-sample Python where one vectorized call per batch
-would do; the same files decoded again in every epoch, or an `.npz` file of which each access to an array reads it all;
-slow storage; workers that start again in every epoch; a new iterator for each batch, `next(iter(loader))`, which
-shuffles the whole dataset and starts all workers for one batch; a batch that takes long now and then, for which the
-queue of the workers is too short; workers for batches that take less to make than to hand over.
+Causes: no loader workers, or too few for the cost of a sample; per-sample Python where one call per batch would do; a
+`datasets.Dataset` that gives lists; the same files decoded again in every epoch, or an `.npz` file of which each access
+to an array reads it all; slow storage; workers that start again in every epoch; a new iterator for each batch,
+`next(iter(loader))`, which shuffles the whole dataset and starts all workers for one batch; a batch that takes long now
+and then, for which the queue of the workers is too short; workers for batches that take less to make than to hand over.
 
 Fix: let processes prepare batches while the step computes, and give them less to do per sample.
 
@@ -21,7 +21,7 @@ Fix: let processes prepare batches while the step computes, and give them less t
         persistent_workers=True,  # keep them over epochs
         pin_memory=True,          # with a GPU
     )
-
+    dataset = dataset.with_format("torch")  # a datasets.Dataset of long rows: tensors, and no Python lists
     batches = iter(loader)  # once; next(batches) in the step, and iter(loader) again after StopIteration
 
     class Reviews(Dataset):
@@ -31,13 +31,13 @@ Fix: let processes prepare batches while the step computes, and give them less t
 Saving: at most the whole data phase, and on a CPU 15% more, because the rest of the step then finds its caches as it
 left them. At least what background workers hide: the step then takes the longest of the rest of the step, data /
 workers, and the work of all processes / CPUs, plus 1.3 ms for handing over a batch and, where the step computes on the
-CPU, a quarter of the rest for sharing it. A fetch that waits (for a disk, a network) needs no CPU for that. Where
-workers hide less than two thirds, at least two thirds are saved by less work per sample: also with busy workers where
-each epoch gives the same samples, and not where these differ. On a device, the minimum is no more than the time in
-which it was idle for data. A loader that already has workers may wait for a disk: the minimum is 0, unless sampled
-workers show that they wait. Where workers keep up but a few batches take long: at least three quarters of the
-wait beyond the usual one, by a longer `prefetch_factor`. Where a worker makes a batch in less than half the time of
-handing it over: at most the wait without that. Workers that do not keep up also cost the wait for cores they have.
+CPU, a quarter of the rest for sharing it. A fetch that waits needs no CPU for that. Where workers hide less than two
+thirds, at least two thirds are saved by less work per sample: also with busy workers where each epoch gives the same
+samples, and not where these differ. On a device, the minimum is no more than the time in which it was idle for data. A
+loader that already has workers may wait for a disk: the minimum is 0, unless sampled workers show that they wait. Where
+workers keep up but a few batches take long: at least three quarters of the wait beyond the usual one, by a longer
+`prefetch_factor`. Where a worker makes a batch in less than half the time of handing it over: at most the wait without
+that. Lists that a format replaces: at least half. Workers that do not keep up also cost the wait for cores they have.
 
 Source: the threshold of 5% of the step is that of torch-tb-profiler for the same advice. A wait below a quarter of the
 step is information where workers are busy for less than three quarters of their time, or where a batch costs less than
@@ -58,6 +58,7 @@ from perfkit.limits.loader_workers import HANDOVER_NS
 from perfkit.measures.results.host import SourceLines
 from perfkit.rules._numpy_draws import draw_advice
 from perfkit.rules._places import call_of, phases_of
+from perfkit.rules.data import _dataset_format as dataset_format
 from perfkit.rules.data import _equal_samples as equal_samples
 from perfkit.rules.data._fetch_line import (
     asks_manager,
@@ -130,6 +131,9 @@ def check(
     ready = cheap or (workers is not None and workers.keep_up)
     unavoidable = not (loader.starts or loader.restarted) and ready and cost < CRITICAL * step.wall_ns
     loader = loader._replace(once=not unavoidable and equal_samples.saves_once(loader, hottest))
+    if not unavoidable and hottest is not None and dataset_format.hands_out_lists(loader, hottest):
+        yield from dataset_format.lists_found(step, wait, cost, loader, hottest)
+        return
     minimum, assumption = _minimum(step, cost, loader, hidden_ns, assumption, ready=ready)
     if (fetch_ns := _needless_ns(step, wait.ns, loader, workers)) is not None:
         yield _needless(step, wait, loader, workers, fetch_ns)

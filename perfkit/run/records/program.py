@@ -23,6 +23,19 @@ class ComparedSamples(msgspec.Struct, frozen=True, kw_only=True):
         return self.equal / self.compared if self.compared else 0.0
 
 
+class DatasetTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The table of a `datasets.Dataset`, of Hugging Face's library.
+
+    ``format`` is what it hands out: ``python`` (lists, where none was set), ``torch``, ``numpy`` ... ``columns`` is how
+    many of them it hands out, ``numbers`` how many numbers its first row has in all of them; None: not known, or in
+    lists of lists.
+    """
+
+    format: str
+    columns: Count
+    numbers: Count | None = None
+
+
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a DataLoader that the loop read from.
 
@@ -30,6 +43,8 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     the owner is that library, and the line is the user's that called it. None where neither is known. ``batches`` is
     how many one pass over it has, None where the dataset has no length; ``iterators`` is how many passes were begun.
     ``compared_samples``: None where it is not known whether each pass gives the same samples.
+    ``table``: None where the dataset is no `datasets.Dataset`. ``collate_fn`` is the module and the name of the
+    function that makes batches, or of its object's class.
     """
 
     dataset: str
@@ -43,6 +58,8 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     batches: Count | None = None
     iterators: Count | None = None
     compared_samples: ComparedSamples | None = None
+    table: DatasetTable | None = None
+    collate_fn: str | None = None
 
 
 class StepBoundary(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,6 +36,7 @@ def found(build: Any) -> Any:
         calls: dict[str, tuple[Location, ...]] = CALLS,
         workers: int = 0,
         data: float = 60.0,
+        wall: float = 100.0,
         **loader: Any,
     ) -> Finding:
         row = LineRow(
@@ -52,7 +53,7 @@ def found(build: Any) -> Any:
         known = {"collate_fn": COLLATE, "created_at": TRAINER, "batches": 100, "iterators": 1, **loader}
         loaders = (msgspec.structs.replace(rank.loaders[0], table=table, **known),)
         lines = Lines(period_ns=MS, steps=40, rows=(row,))
-        step = build.step(100, data=data, forward=100 - data)
+        step = build.step(wall, data=data, forward=wall - data)
         [one] = build.findings(input_bound, step, msgspec.structs.replace(rank, loaders=loaders), lines)
         return one
 
@@ -126,6 +127,14 @@ def test_no_format_is_advised_where_it_would_not_help(found: Any, case: dict[str
 def test_the_least_numbers_are_200_per_column(found: Any) -> None:
     assert is_of_format(found(DatasetTable(format="python", columns=2, numbers=400)))
     assert not is_of_format(found(DatasetTable(format="python", columns=2, numbers=399)))
+
+
+def test_a_short_wait_is_shorter_with_a_format_too(found: Any) -> None:
+    table = DatasetTable(format="torch", columns=2, numbers=512)
+
+    # Batches that cost less than handing them over from workers.
+    assert "only less work per batch" in found(table, data=1.2, wall=20.0).advice
+    assert is_of_format(found(msgspec.structs.replace(table, format="python"), data=1.2, wall=20.0))
 
 
 def test_on_a_device_the_minimum_is_no_more_than_it_was_idle_for_data(build: Any) -> None:

@@ -28,8 +28,6 @@ lists in lists, and for the collators of a tokenizer, which make lists of the te
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from perfkit._format import ms
 from perfkit.findings import Evidence, Finding
 from perfkit.ledger.step_budget import MAJORITY, StepBudget, StepPart
@@ -46,31 +44,17 @@ _OF_LIBRARIES = ("torch.", "transformers.")
 _LOADER = "torch.utils.data"
 
 
-def hands_out_lists(loader: LoaderUse, hottest: LineRow | None) -> bool:
-    """Whether most of the wait is for tensors that are made of long Python lists, in the training process."""
-    table = loader.table
-    if table is None or table.format != "python" or table.numbers is None or hottest is None or not _collates(loader):
-        return False
-    if loader.num_workers or loader.restarted or table.numbers < _MIN_NUMBERS * table.columns:
-        return False
-    # What runs in a line of the user's, as a sampler, is no matter of the format.
-    fetched = sum(count for libraries, count in hottest.within.items() if _LOADER in libraries.split(" > "))
-    return fetched > MAJORITY * hottest.samples
-
-
-def _collates(loader: LoaderUse) -> bool:
-    name = loader.collate_fn or ""
-    return name.startswith(_OF_LIBRARIES) and name.rpartition(".")[2] in _COLLATES
-
-
-def lists_found(step: StepBudget, wait: StepPart, cost: int, loader: LoaderUse, hottest: LineRow) -> Iterator[Finding]:
-    """The finding where `hands_out_lists` is true."""
-    table, collate = loader.table, (loader.collate_fn or "").rpartition(".")[2]
-    numbers = table.numbers if table is not None else None
+def lists_found(
+    step: StepBudget, wait: StepPart, cost: int, loader: LoaderUse, hottest: LineRow | None
+) -> Finding | None:
+    """Most of the wait is for tensors that are made of long Python lists, in the training process."""
+    numbers, collate = _numbers_in_lists(loader), (loader.collate_fn or "").rpartition(".")[2]
+    if numbers is None or hottest is None or not _is_fetched(hottest):
+        return None
     minimum = round(_SAVED * cost)
     if step.device is not None:
         minimum = max(0, min(minimum, step.of_device(step.device.causes.get("data loading", 0)) - HANDOVER_NS))
-    yield step.finding(
+    return step.finding(
         cost=cost,
         saving=(minimum, step.maximum_saving(cost)),
         spent=hottest,
@@ -89,8 +73,24 @@ def lists_found(step: StepBudget, wait: StepPart, cost: int, loader: LoaderUse, 
             Evidence.ms("waiting for data", wait.ns, wait.source),
             Evidence.percent("share of the step", wait.ns, step.wall_ns, step.source),
             Evidence("format of the dataset", "none", "", f"DataLoader over {loader.dataset}"),
-            Evidence("numbers per sample", numbers or 0, "", "the first row of the dataset's table"),
+            Evidence("numbers per sample", numbers, "", "the first row of the dataset's table"),
             Evidence.ms("minimum saving", minimum, "half of the wait, as for the shortest lists that were measured"),
             Evidence.ms("time in the line", hottest.host_ns, f"{hottest.samples} samples of stacks"),
         ),
     )
+
+
+def _numbers_in_lists(loader: LoaderUse) -> int | None:
+    """How many numbers a sample has in lists that a format would save; None where it would save none."""
+    table = loader.table
+    if table is None or table.format != "python" or table.numbers is None or loader.num_workers or loader.restarted:
+        return None
+    name = loader.collate_fn or ""
+    collates = name.startswith(_OF_LIBRARIES) and name.rpartition(".")[2] in _COLLATES
+    return table.numbers if collates and table.numbers >= _MIN_NUMBERS * table.columns else None
+
+
+def _is_fetched(hottest: LineRow) -> bool:
+    """Whether most of the line is the loader's fetch: what a sampler of the user's does is no matter of a format."""
+    fetched = sum(count for libraries, count in hottest.within.items() if _LOADER in libraries.split(" > "))
+    return fetched > MAJORITY * hottest.samples

@@ -58,8 +58,8 @@ from perfkit.limits.loader_workers import HANDOVER_NS
 from perfkit.measures.results.host import SourceLines
 from perfkit.rules._numpy_draws import draw_advice
 from perfkit.rules._places import call_of, phases_of
-from perfkit.rules.data import _dataset_format as dataset_format
 from perfkit.rules.data import _equal_samples as equal_samples
+from perfkit.rules.data._dataset_format import lists_found
 from perfkit.rules.data._fetch_line import (
     asks_manager,
     fetch_line,
@@ -131,13 +131,10 @@ def check(
     ready = cheap or (workers is not None and workers.keep_up)
     unavoidable = not (loader.starts or loader.restarted) and ready and cost < CRITICAL * step.wall_ns
     loader = loader._replace(once=not unavoidable and equal_samples.saves_once(loader, hottest))
-    if not unavoidable and hottest is not None and dataset_format.hands_out_lists(loader, hottest):
-        yield from dataset_format.lists_found(step, wait, cost, loader, hottest)
+    if instead := lists_found(step, wait, cost, loader, hottest) or _needless(step, wait, loader, workers):
+        yield instead
         return
     minimum, assumption = _minimum(step, cost, loader, hidden_ns, assumption, ready=ready)
-    if (fetch_ns := _needless_ns(step, wait.ns, loader, workers)) is not None:
-        yield _needless(step, wait, loader, workers, fetch_ns)
-        return
     beside = _beside(cost, wait.ns, hidden_ns, loader)
     alone, draws = _CHEAP if cheap else _HANDOVER, "" if unavoidable else _draws(hottest, lines)
     advised = MAX_WORKERS if waits or (workers is not None and workers.wait_inside) else processor.workers
@@ -192,8 +189,10 @@ def _needless_ns(step: StepBudget, wait_ns: int, loader: LoaderUse, workers: Wor
     return fetch_ns if fetch_ns < _NEEDLESS * min(wait_ns, HANDOVER_NS) else None
 
 
-def _needless(step: StepBudget, wait: StepPart, loader: LoaderUse, workers: WorkerUse | None, fetch_ns: int) -> Finding:
-    """Workers hand over batches that take less to make."""
+def _needless(step: StepBudget, wait: StepPart, loader: LoaderUse, workers: WorkerUse | None) -> Finding | None:
+    """Workers hand over batches that take less to make; None where they do not."""
+    if (fetch_ns := _needless_ns(step, wait.ns, loader, workers)) is None:
+        return None
     cost = wait.ns - fetch_ns
     alone = {"persistent_workers": False} if loader.persistent_workers else {}
     return step.finding(

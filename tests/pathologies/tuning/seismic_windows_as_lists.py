@@ -40,7 +40,7 @@ def make_events(n, seed):
 
 
 class EventNet(nn.Module):
-    def __init__(self, width=48):
+    def __init__(self, width=72):
         super().__init__()
         self.layers = nn.Sequential(
             nn.Conv1d(len(COMPONENTS), width, 9, stride=5),
@@ -65,7 +65,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder,
-            num_train_epochs=5,
+            num_train_epochs=3,
             per_device_train_batch_size=32,
             learning_rate=2e-3,
             logging_steps=50,

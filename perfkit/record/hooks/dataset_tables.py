@@ -67,7 +67,7 @@ def _is_number(feature: Any) -> bool:
 
 def name_of(collate: Any) -> str | None:
     """``torch.utils.data._utils.collate.default_collate``: the function, or the class of the object, that collates."""
-    named = collate if hasattr(collate, "__qualname__") else type(collate)
     with errors_dropped():
+        named = collate if hasattr(collate, "__qualname__") else type(collate)
         return f"{named.__module__}.{named.__qualname__}" if collate is not None else None
     return None

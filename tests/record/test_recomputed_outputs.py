@@ -116,6 +116,17 @@ def test_sequences_that_differ_in_one_place_are_different_inputs() -> None:
     assert loop.row.again == BATCH
 
 
+def test_boards_that_differ_in_one_place_are_different_inputs() -> None:
+    loop, model = Loop(), backbone()
+    for places in torch.arange(192).split(BATCH):
+        boards = torch.zeros(BATCH, 192)
+        boards[torch.arange(BATCH), places] = 1
+        with torch.no_grad():
+            loop.call(model, boards.view(BATCH, 3, 8, 8))
+
+    assert loop.watch.rows() == ()
+
+
 def test_augmented_samples_and_those_of_one_step_are_new() -> None:
     loop = Loop()
     loop.epochs(backbone(), pictures(), change=lambda batch: batch + torch.randn_like(batch))

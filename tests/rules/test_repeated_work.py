@@ -116,12 +116,12 @@ def test_ops_cost_wall_time_where_other_programs_had_the_core(build: Any) -> Non
     assert list(repeated_work.check(step, constant)) == []
 
 
-def frozen(again: int, *, ms: int = 30, **fields: Any) -> Lines:
+def frozen(again: int, caller: Location | None = None, *, ms: int = 30, **fields: Any) -> Lines:
     """A forward of 60 ms, ``ms`` of which a frozen encoder takes, and what came again of its 100 inputs."""
     place: dict[str, Any] = {"file": "model.py", "line": 20, "function": "forward", "owner": "user"}
     calls = ModuleCalls(module="Encoder", calls=1, host_ns=ms * MS)
     traced = TracedLine(**place, phase="forward", runs=1, host_ns=60 * MS, modules=(calls,))
-    outputs = RecomputedOutputs(**place, module="Encoder", inputs=100, again=again)
+    outputs = RecomputedOutputs(**place, module="Encoder", inputs=100, again=again, called_from=caller)
     return Lines(period_ns=MS, steps=40, traced=(traced,), recomputed_outputs=(outputs,), **fields)
 
 
@@ -146,9 +146,12 @@ def test_ops_that_cost_nothing_hide_no_module_of_their_function(build: Any) -> N
 def test_a_program_that_does_not_train_keeps_results_in_its_loop(build: Any) -> None:
     step, calls = build.step(100, forward=60, backward=40), StepBoundary(by="module", module="Encoder")
 
-    [before] = build.findings(repeated_work, step, frozen(80))
-    [kept] = build.findings(repeated_work, step, frozen(80), build.rank(step_boundary=calls))
+    caller = Location(file="model.py", line=40, function="score")
 
+    [before] = build.findings(repeated_work, step, frozen(80, caller))
+    [kept] = build.findings(repeated_work, step, frozen(80, caller), build.rank(step_boundary=calls))
+
+    assert (before.change, kept.change) == (None, caller)
     assert "before training" in before.advice
     assert "training" not in kept.advice
 

@@ -26,9 +26,9 @@ from perfkit.record.samplers.module_calls import has_active_dropout
 from perfkit.record.watchers.compilations import compiled_graphs
 from perfkit.run.records import RecomputedOutputs
 
-#: Elements of a row by which it is known. Pictures of digits differ in few of theirs. Texts and sequences may differ in
-#: one: of whole numbers so many more are looked at, which takes 0.2 ms for 32 rows.
-_COLUMNS, _NUMBERS = 32, 1024
+#: Elements of a row by which it is known. Pictures of digits differ in few of theirs; texts, and boards of a game, may
+#: differ in one: short rows are looked at whole, and as much of longer ones of whole numbers (0.2 ms for 32 rows).
+_COLUMNS, _WHOLE = 32, 1024
 #: Rows that are kept in mind per module, about 90 bytes each: all of a small data set, or the first of an epoch.
 _MAX_ROWS = 20_000
 #: Modules that are looked at, and frozen parts of one model, the largest: a program has one or two.
@@ -277,7 +277,8 @@ def _may_be_steps(tensor: Any) -> bool:
 def _bytes_of(tensor: Any) -> list[bytes]:
     """Some elements of each row."""
     rows = tensor.detach().reshape(tensor.shape[0], -1)
-    most = _COLUMNS if rows.is_floating_point() or rows.is_complex() else _NUMBERS
+    is_number = not (rows.is_floating_point() or rows.is_complex())
+    most = _WHOLE if is_number or rows.shape[1] <= _WHOLE else _COLUMNS
     if (step := rows.shape[1] // most) > 1:
         rows = rows[:, ::step]
     # A copy: see `perfkit.record.program_values.sample_of`.

@@ -106,13 +106,15 @@ def _of_outputs(step: StepBudget, outputs: RecomputedOutputs, lines: Lines, rank
     name = outputs.module
     argument = _of_reference(rank)
     trains = step.counted_by is None or step.counted_by.by not in ("module", "round")
+    # Where nothing trains, what is left to choose is which inputs the function of the call gets.
+    caller = None if trains else outputs.called_from
     before = ", before training," if trains else ""
     once = f"Call {name} once for each input{before} and keep the results where they fit in memory"
     yield _finding(
         step,
         cost,
         spent=row.at,
-        change=argument or row.at,
+        change=argument or caller or row.at,
         message=(
             f"{name}, which nothing trains, got {percent(outputs.again, outputs.inputs)} of its inputs in an earlier "
             f"step already: {step.shown(cost)}."

@@ -22,7 +22,7 @@ class Assistant(nn.Module):
 
     def read(self, text: Tensor) -> Tensor:
         """One vector for a message, (1, WIDTH)."""
-        return self.reader(self.words(text)[None]).mean(1)
+        return self.reader(self.words(text)[None]).mean(1)  # spent: repeated-work
 
     def choose(self, messages: list[Tensor]) -> int:
         """The tool to call after these messages."""

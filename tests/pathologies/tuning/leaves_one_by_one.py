@@ -17,10 +17,10 @@ class PolicyValue(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(2, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.Flatten()
+            nn.Conv2d(2, 128, 3, padding=1), nn.ReLU(), nn.Conv2d(128, 128, 3, padding=1), nn.ReLU(), nn.Flatten()
         )
-        self.policy = nn.Linear(32 * BOARD * BOARD, BOARD * BOARD)
-        self.value = nn.Linear(32 * BOARD * BOARD, 1)
+        self.policy = nn.Linear(128 * BOARD * BOARD, BOARD * BOARD)
+        self.value = nn.Linear(128 * BOARD * BOARD, 1)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         h = self.body(x)
@@ -53,10 +53,12 @@ def expand(paths: list[list[Node]], net: PolicyValue) -> None:
         for p in paths:  # spent: loop-over-samples # change: loop-over-samples
             logits, value = net(p[-1].state[None])  # spent: loop-over-samples # change: loop-over-samples
             answers.append((logits[0], value[0]))
-    for path, (logits, value) in zip(paths, answers, strict=True):
+    taken = torch.stack([p[-1].state for p in paths]).sum(1).flatten(1) > 0
+    best = torch.stack([logits for logits, _ in answers]).masked_fill(taken, -math.inf).topk(3).indices.tolist()
+    for path, moves, (_, value) in zip(paths, best, answers, strict=True):
         leaf = path[-1]
         if not leaf.children:
-            for move in logits.topk(3).indices.tolist():
+            for move in moves:
                 child = leaf.state.clone()
                 child[random.randrange(2)].view(-1)[move] = 1
                 leaf.children[move] = Node(child)
@@ -67,24 +69,26 @@ def expand(paths: list[list[Node]], net: PolicyValue) -> None:
 
 
 @torch.no_grad()
-def choose_move(net: PolicyValue, state: Tensor) -> int:
-    root = Node(state)
-    expand([[root]], net)
+def choose_moves(net: PolicyValue, states: list[Tensor]) -> list[int]:
+    roots = [Node(state) for state in states]
+    expand([[root] for root in roots], net)
     for _ in range(3):
-        expand([select(root) for _ in range(24)], net)
-    return max(root.children, key=lambda m: root.children[m].visits)
+        expand([select(root) for root in roots], net)
+    return [max(root.children, key=lambda move: root.children[move].visits) for root in roots]
 
 
 def main() -> None:
     torch.manual_seed(0)
+    random.seed(0)
     net = PolicyValue().eval()
-    for game in range(12):
-        state = torch.zeros(2, BOARD, BOARD)
+    for game in range(8):
+        states = [(torch.rand(2, BOARD, BOARD) < 0.1).float() for _ in range(24)]
         for turn in range(20):
-            move = choose_move(net, state)
-            state = state.clone()
-            state[turn % 2].view(-1)[move] = 1
-        print("game", game, "stones", int(state.sum()))
+            moves = choose_moves(net, states)
+            states = [state.clone() for state in states]
+            for state, move in zip(states, moves, strict=True):
+                state[turn % 2].view(-1)[move] = 1
+        print("game", game, "stones", sum(int(state.sum()) for state in states))
 
 
 if __name__ == "__main__":

@@ -55,7 +55,8 @@ PRIVATE_NAMES = (
     (
         "torch.utils.data.dataloader",
         "_BaseDataLoaderIter._dataset _BaseDataLoaderIter._num_workers _BaseDataLoaderIter._pin_memory"
-        " _BaseDataLoaderIter._persistent_workers _MultiProcessingDataLoaderIter._prefetch_factor",
+        " _BaseDataLoaderIter._collate_fn _BaseDataLoaderIter._persistent_workers"
+        " _MultiProcessingDataLoaderIter._prefetch_factor",
         "the settings of loaders",
     ),
     ("torch.utils.data._utils.worker", "_worker_loop", "the lines of loader workers"),

@@ -27,6 +27,12 @@ WITHIN = {
 }
 
 
+def fetch(data: float, within: dict[str, int]) -> LineRow:
+    """The line of the Trainer, in which a batch is fetched for ``data`` ms."""
+    place: dict[str, Any] = {"file": "train.py", "line": 107, "function": "main", "owner": "user"}
+    return LineRow(**place, phase="data", samples=90, host_ns=round(data * MS), within=within)
+
+
 @pytest.fixture
 def found(build: Any) -> Any:
     def find(
@@ -39,20 +45,10 @@ def found(build: Any) -> Any:
         wall: float = 100.0,
         **loader: Any,
     ) -> Finding:
-        row = LineRow(
-            file="train.py",
-            line=107,
-            function="main",
-            owner="user",
-            phase="data",
-            samples=90,
-            host_ns=round(data * MS),
-            within=within,
-        )
         rank = build.rank(workers=workers, calls=calls)
         known = {"collate_fn": COLLATE, "created_at": TRAINER, "batches": 100, "iterators": 1, **loader}
         loaders = (msgspec.structs.replace(rank.loaders[0], table=table, **known),)
-        lines = Lines(period_ns=MS, steps=40, rows=(row,))
+        lines = Lines(period_ns=MS, steps=40, rows=(fetch(data, within),))
         step = build.step(wall, data=data, forward=wall - data)
         [one] = build.findings(input_bound, step, msgspec.structs.replace(rank, loaders=loaders), lines)
         return one
@@ -138,16 +134,6 @@ def test_a_short_wait_is_shorter_with_a_format_too(found: Any) -> None:
 
 
 def test_on_a_device_the_minimum_is_no_more_than_it_was_idle_for_data(build: Any) -> None:
-    row = LineRow(
-        file="train.py",
-        line=107,
-        function="main",
-        owner="user",
-        phase="data",
-        samples=90,
-        host_ns=60 * MS,
-        within=WITHIN,
-    )
     rank = build.rank(calls=CALLS)
     loaders = (msgspec.structs.replace(rank.loaders[0], table=LISTS, collate_fn=COLLATE, created_at=TRAINER),)
     device = build.device(1000, compute=700, causes={"data loading": 50, "python": 250})
@@ -156,7 +142,7 @@ def test_on_a_device_the_minimum_is_no_more_than_it_was_idle_for_data(build: Any
         input_bound,
         build.step(100, data=60, forward=40),
         msgspec.structs.replace(rank, loaders=loaders),
-        Lines(period_ns=MS, steps=40, rows=(row,)),
+        Lines(period_ns=MS, steps=40, rows=(fetch(60.0, WITHIN),)),
         device,
     )
 

@@ -91,6 +91,6 @@ def _numbers_in_lists(loader: LoaderUse) -> int | None:
 
 
 def _is_fetched(hottest: LineRow) -> bool:
-    """Whether most of the line is the loader's fetch: what a sampler of the user's does is no matter of a format."""
+    """Whether most of the line is the loader's fetch: a format changes nothing of what a sampler of the user's does."""
     fetched = sum(count for libraries, count in hottest.within.items() if _LOADER in libraries.split(" > "))
     return fetched > MAJORITY * hottest.samples

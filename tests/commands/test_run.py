@@ -281,18 +281,19 @@ def test_a_program_without_a_loop_is_told_why_nothing_was_found(cli: Any, tmp_pa
 
 
 def test_a_program_without_a_model_has_the_rounds_of_its_loop_as_steps(cli: Any, tmp_path: Path) -> None:
+    # Rounds of several milliseconds, for as many seconds as steps are found in, on a fast machine as well.
     text = """
-        import torch
+        import time, torch
 
         def refit(factors, counts):
-            for row in range(24):
+            for row in range(64):
                 weights = counts[row]
                 left = (factors * weights[:, None]).T @ factors + torch.eye(16)
                 factors[row] = torch.linalg.solve(left, factors.T @ weights)
 
         def main():
-            factors, counts = torch.rand(64, 16), torch.rand(24, 64)
-            for day in range(1200):
+            factors, counts, start = torch.rand(64, 16), torch.rand(64, 64), time.monotonic()
+            while time.monotonic() < start + 4:
                 refit(factors, counts)
 
         if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from perfkit.record.clock.step_clock import StepClock
-from perfkit.record.program_values import is_plain, is_tensor, parts_of, unseen
+from perfkit.record.program_values import is_plain, is_tensor, own_attribute, parts_of, unseen
 from perfkit.run.records import Padding
 
 #: Maximum nesting of containers in which a batch's first tensor is looked up.
@@ -24,7 +24,7 @@ def first_tensor(batch: Any) -> Any:
     for _ in range(_MAX_DEPTH):
         kind = type(batch)
         if issubclass(kind, UserDict):  # transformers' BatchEncoding
-            batch = vars(batch).get("data")
+            batch = own_attribute(batch, "data")
         elif issubclass(kind, (tuple, list, dict)):
             batch = next(parts_of(batch), None)
         else:

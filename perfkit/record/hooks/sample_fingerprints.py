@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from perfkit.record.program_values import is_fake, is_plain, is_tensor, parts_of
+from perfkit.record.program_values import is_fake, is_plain, is_tensor, own_attribute, parts_of
 
 #: Maximum nesting of containers, and of tensors and lists of a batch: each costs some 10 µs.
 _MAX_DEPTH, _MAX_PARTS = 4, 8
@@ -122,7 +122,7 @@ def _parts_in(value: Any, count: int, depth: int = 0) -> Iterator[Any]:
     if depth == _MAX_DEPTH:
         raise UnknownSamples
     if issubclass(kind, UserDict):  # transformers' BatchEncoding
-        value = vars(value).get("data")
+        value = own_attribute(value, "data")
         kind = type(value)
     if not issubclass(kind, (tuple, list, dict)):
         value = _own_attributes(value)

@@ -119,6 +119,10 @@ def library_of(file: str) -> str:
 _MODELS = re.compile(r"[\\/](torchvision|torchaudio|kornia)[\\/](models|ops)[\\/]")
 
 
+#: Where Lightning keeps the values that ``self.log`` gives it. Private to Lightning; elsewhere its time is Lightning's.
+_LIGHTNING, _LOGGING = ("lightning", "pytorch_lightning"), "/connectors/logger_connector/"
+
+
 def _part_of_transformers(file: str) -> str:
     """What prepares inputs is no part of its Trainer, and a tokenizer written in Python is no compiled one."""
     stem = os.path.basename(file).removesuffix(".py")
@@ -135,6 +139,8 @@ def _find_library(file: str) -> str:
     owner = owner_of(file)
     if owner == "transformers":
         return _part_of_transformers(file)
+    if owner in _LIGHTNING and _LOGGING in file.replace(os.sep, "/"):
+        return f"{owner}.logging"
     if (part := _MODELS.search(file)) is not None and part[1] == owner:
         return ".".join(part.groups())
     folder = os.path.dirname(os.__file__) if owner == "python" else f"{os.sep}torch"

@@ -133,6 +133,16 @@ def test_what_prepares_inputs_is_a_part_of_transformers_of_its_own(file: str, pa
     assert kind_of(part, before_model=False) == (None if part == "transformers" else "preprocessing")
 
 
+def test_what_lightning_does_with_logged_values_is_logging() -> None:
+    from lightning.pytorch.core import module
+    from lightning.pytorch.trainer.connectors.logger_connector import result
+
+    assert library_of(result.__file__) == "lightning.logging"
+    assert kind_of("lightning > torch._dynamo > lightning.logging > copy", before_model=False) == "logging"
+    assert library_of(module.__file__) == "lightning"
+    assert kind_of("lightning", before_model=False) is None
+
+
 def test_samples_of_a_line_sum_over_its_libraries() -> None:
     done = threading.Event()
     sampler = LineSampler(threading.get_ident(), lambda: "forward", itertools.count().__next__)

@@ -18,6 +18,7 @@ _KINDS: tuple[tuple[HostKind, frozenset[str]], ...] = (
         _libraries(
             "torch.utils.tensorboard tensorboard tensorboardX wandb mlflow neptune comet_ml clearml aim swanlab",
             "dvclive trackio logging loguru structlog tqdm rich matplotlib seaborn plotly",
+            "lightning.logging pytorch_lightning.logging",
             # What a tensor looks like as text.
             "torch._tensor_str",
         ),

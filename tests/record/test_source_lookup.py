@@ -287,4 +287,31 @@ def test_the_line_that_registers_a_hook_is_found_by_the_hooks_name(tmp_path: Pat
 
     [found] = find_fillings([row])
 
-    assert (found.filled.line, found.filled.function) == (7, "Model.on_epoch")
+    assert (found.filled.line, found.filled.function, found.is_hook) == (7, "Model.on_epoch", True)
+
+
+@pytest.mark.parametrize("given", ["partial(self.record, name)", "lambda m, x, y: self.record(name, m, x, y)"])
+def test_a_hook_that_is_given_with_arguments_is_found_where_it_is_registered(given: str, tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        "class Report:\n    def attach(self, net):\n        for name, m in net.named_modules():\n"
+        f"            m.register_forward_hook({given})\n"
+        "    def record(self, name, m, x, y):\n        self.rows[name] = torch.std_mean(y)\n",
+    )
+    row = LineRow(file=file, line=6, function="Report.record", owner="user", phase="forward", samples=9, host_ns=1)
+
+    [found] = find_fillings([row])
+
+    assert (found.filled.line, found.is_hook) == (4, True)
+
+
+def test_a_list_that_a_hook_goes_through_is_what_grows(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        "kept = []\ndef hook(m, x, y):\n    kept.append(y)\n    m.mean = sum(kept)\nm.register_forward_hook(hook)\n",
+    )
+    row = LineRow(file=file, line=4, function="hook", owner="user", phase="forward", samples=9, host_ns=1)
+
+    [found] = find_fillings([row])
+
+    assert (found.filled.line, found.is_hook) == (3, False)

@@ -165,6 +165,19 @@ def test_a_hook_that_is_registered_again_is_to_be_edited_where_that_is_called(bu
     assert finding.change == BACKWARD
 
 
+@pytest.mark.parametrize("is_hook", [True, False])
+def test_a_hook_that_an_object_registers_again_is_to_be_registered_once(build: Any, is_hook: bool) -> None:
+    registers = Location(file="train.py", line=9, function="Report.attach")
+    hottest = hot("Report.record", called_from=BACKWARD)
+    fill = Filling(file="train.py", line=12, function="Report.record", owner="user", filled=registers, is_hook=is_hook)
+
+    [finding] = found(build, Lines(period_ns=10 * MS, steps=200, rows=(hottest,), fillings=(fill,)), growth=FORWARD)
+
+    # What an object adds to its own container is kept on purpose.
+    assert finding.change == (registers if is_hook else None)
+    assert ("Register this hook once" in finding.advice) is is_hook
+
+
 def test_a_backward_that_grows_with_its_forward_is_to_be_edited_where_that_forward_grows(build: Any) -> None:
     walks = msgspec.structs.replace(hot("novelty"), samples=900)
     fill = Filling(file="train.py", line=12, function="novelty", owner="user", filled=STORE)

@@ -228,11 +228,16 @@ def find_fillings(rows: Iterable[LineRow]) -> tuple[Filling, ...]:
         for at in (row, row.called_from):
             if at is not None and at.line is not None:
                 places.setdefault((at.file, at.line), at.at)
-    return tuple(
-        Filling(file=file, line=line, function=at.function or "", owner=USER, filled=filled)
-        for (file, line), at in places.items()
-        if (filled := find_filling_of(file, line) or _registered_at(file, at.function or "")) is not None
-    )
+    found = []
+    for (file, line), at in places.items():
+        adds = find_filling_of(file, line)
+        filled = adds or _registered_at(file, at.function or "")
+        if filled is not None:
+            function = at.function or ""
+            found.append(
+                Filling(file=file, line=line, function=function, owner=USER, filled=filled, is_hook=adds is None)
+            )
+    return tuple(found)
 
 
 def find_makers(rows: Iterable[LineRow]) -> dict[str, Location]:
@@ -251,7 +256,8 @@ def _registered_at(file: str, hook: str) -> Location | None:
         if not isinstance(node, ast.Call) or not _REGISTERS.fullmatch(_last_name(node.func) or ""):
             continue
         at = Location(file=file, line=node.lineno, function=function)
-        if name.rpartition(".")[2] in map(_last_name, node.args):
+        # Also in ``partial(self.record, name)`` and in a lambda that calls it.
+        if any(name.rpartition(".")[2] == _last_name(inner) for given in node.args for inner in ast.walk(given)):
             return at
         found = found or (at if outer and function == outer else None)
     return found

@@ -11,7 +11,7 @@ model more often than those before, as in longer episodes, it is its time per ca
 of its updates is information: its history gets longer until it has `history_size` entries.
 
 Causes: `total = total + loss` with `backward(retain_graph=True)`; a recurrent state that is not detached; a history
-that is averaged, sorted or written in every step; `register_hook` in the loop.
+that is averaged, sorted or written in every step; a hook that the loop registers again and again.
 
 Fix: cut what one step hands to the next, and keep running numbers in place of histories.
 
@@ -38,7 +38,7 @@ from perfkit.measures.results.loop import StepGrowth
 from perfkit.measures.results.measurements import PlannedSteps
 from perfkit.rules._places import call_in_loop
 from perfkit.rules.memory._held_tensors import largest_held, storing_line
-from perfkit.run.records import LineRow, Lines, Rank
+from perfkit.run.records import Filling, LineRow, Lines, Rank
 
 ID = "growing-step"
 #: What is written as a whole in every step grows as well: that rule names what to change.
@@ -81,7 +81,7 @@ def check(
             f"{_per(growth)}, most of it in the phase {growth.phase}; what it takes beyond the first steps' level is "
             f"{step.shown(cost)}."
         ),
-        advice=_advice(growth, name),
+        advice=_advice(growth, name, _filling(hottest, lines)),
         confidence="high" if change is not None else "medium",
         evidence=tuple(_evidence(growth, planned)),
     )
@@ -111,9 +111,13 @@ def _to_change(
     """The line that keeps what grows, else the one of the loop that goes through it.
 
     Where growth begins again, what grows is kept on purpose, and gone through too often. So is what an object keeps
-    whose own method goes through it, as a replay buffer's: None, the hottest line is to be changed.
+    whose own method goes through it, as a replay buffer's: None, the hottest line is to be changed. A hook is to be
+    registered once.
     """
     called = call_in_loop(hottest, lines)
+    filling = _filling(hottest, lines)
+    if filling is not None and filling.is_hook and stored is None:
+        return _added_at(hottest, lines)
     if growth.restarts and stored is None and growth.phase != "backward" and called is not None:
         return called
     if stored is None and hottest is not None and _is_own(hottest, _added_at(hottest, lines)):
@@ -128,9 +132,13 @@ def _is_own(hottest: LineRow, added_at: Location | None) -> bool:
     return added_at is not None and bool(of_class) and (added_at.function or "").rpartition(".")[0] == of_class
 
 
-def _advice(growth: StepGrowth, name: str | None) -> str:
+def _advice(growth: StepGrowth, name: str | None, filling: Filling | None) -> str:
     if name is not None:
         return f"Detach what {name} keeps from one step to the next, or store numbers in place of it."
+    if filling is not None and filling.is_hook:
+        return (
+            "Register this hook once, before the loop, or call remove() on its handle: each registration adds a call."
+        )
     if growth.restarts and growth.phase != "backward":
         return "Compute this once, when all of it is there (at the end of the epoch), or keep a running value."
     if growth.phase == "backward":
@@ -164,11 +172,17 @@ def _added_at(hottest: LineRow | None, lines: Lines | None) -> Location | None:
         for one in lines.traced:
             if outer and (one.file, one.function) == (at.file, outer) and one.runs:
                 return one.callers[0] if one.callers else one.at
-    for at in places:
-        for fill in lines.fillings:
-            if (fill.file, fill.line) == (at.file, at.line):
-                return fill.filled
-    return None
+    filling = _filling(hottest, lines)
+    return filling.filled if filling is not None else None
+
+
+def _filling(hottest: LineRow | None, lines: Lines | None) -> Filling | None:
+    """What is known of the hottest line, else of the line that calls its function."""
+    if hottest is None or lines is None:
+        return None
+    known = {(fill.file, fill.line): fill for fill in lines.fillings}
+    places = [at for at in (hottest.at, hottest.called_from) if at is not None]
+    return next((known[at.file, at.line] for at in places if at.line is not None and (at.file, at.line) in known), None)
 
 
 def _added_before(growth: StepGrowth, lines: Lines | None) -> Location | None:

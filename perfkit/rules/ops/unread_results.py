@@ -39,7 +39,7 @@ from perfkit.run.records import Lines, Phase, UnreadResults
 ID = "unread-results"
 CLAIMS = (*COMPUTING, *PYTHON)
 #: What need not be computed again, or that often, need not be read either.
-FOLLOWS_AT_LINE = ("unused-rows", "repeated-work", "unexpected-call-count", "metric-in-step")
+FOLLOWS_AT_LINE = ("unused-rows", "repeated-work", "unexpected-call-count", "metric-in-step", "growing-step")
 
 #: The error of shares that come from one step: chosen.
 _ERROR = 0.25

@@ -43,7 +43,7 @@ CLAIMS = (*COMPUTING, *PYTHON)
 #: Modules that are called again are known by their calls, and so are closures, where a step has several of L-BFGS.
 FOLLOWS = ("unexpected-call-count", "repeated-closure")
 FOLLOWS_IN_FUNCTION = ("repeated-work",)
-FOLLOWS_AT_LINE = ("rebuilt-buffer",)
+FOLLOWS_AT_LINE = ("rebuilt-buffer", "growing-step")
 
 #: The error of shares that come from one step: chosen.
 _ERROR = 0.25

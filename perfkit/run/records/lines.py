@@ -267,9 +267,13 @@ class Collected(CodeLine, frozen=True, kw_only=True):
 
 
 class Filling(CodeLine, frozen=True, kw_only=True):
-    """A sampled line, or one that calls its function, and the line that adds to what it reads."""
+    """A sampled line, or one that calls its function, and the line that adds to what it reads.
+
+    With ``is_hook`` the function is a hook, and ``filled`` the line that registers it.
+    """
 
     filled: Location
+    is_hook: bool = False
 
 
 class Lines(msgspec.Struct, frozen=True, kw_only=True):

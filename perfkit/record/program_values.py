@@ -16,6 +16,8 @@ from typing import Any, TypeGuard, TypeVar
 
 import torch
 
+from perfkit._code_owner import USER, owner_of
+
 F = TypeVar("F", bound=Callable[..., Any])
 #: In place of a value that is not there.
 ABSENT: Any = object()
@@ -86,6 +88,18 @@ def own_attribute(owner: Any, name: str, default: Any = None) -> Any:
     except AttributeError:
         return default
     return default if found is inherited or (isinstance(of_class, _METHODS) and found == inherited) else found
+
+
+def own_attributes(owner: Any) -> dict[str, Any]:
+    """The attributes that an object of a class of the user's has of its own; none of objects of other classes."""
+    kind = type(owner)
+    if owner_of(getattr(sys.modules.get(kind.__module__), "__file__", None) or "<unknown>") != USER:
+        return {}
+    # Without a dictionary: the names that its methods use.
+    functions = (one for base in kind.__mro__ for one in vars(base).values() if type(one) is FunctionType)
+    names = {name for function in functions for name in function.__code__.co_names}
+    found = {name: own_attribute(owner, name, ABSENT) for name in sorted(names)}
+    return {name: value for name, value in found.items() if value is not ABSENT}
 
 
 def is_plain(tensor: Any) -> bool:

@@ -10,7 +10,6 @@ import pytest
 from perfkit.record.samplers import source_lookup
 from perfkit.record.samplers.source_lookup import (
     find_calls,
-    find_double_arrays,
     find_filling_lines,
     find_filling_of,
     find_fillings,
@@ -97,20 +96,6 @@ def test_a_call_is_found_wherever_its_lines_begin(tmp_path: Path) -> None:
     found = find_calls(("set_num_threads",), (file,))["set_num_threads"]
 
     assert sorted(at.line for at in found) == [2, 7, 15]
-
-
-def test_arrays_that_stay_doubles_are_found(tmp_path: Path) -> None:
-    file = written(
-        tmp_path,
-        "a = torch.from_numpy(np.hanning(512))\n"
-        "b = torch.from_numpy(x.astype(np.float32))\n"
-        "c = torch.from_numpy(x).float()\n"
-        "d = torch.from_numpy(x)\n"
-        "e = torch.as_tensor(x, dtype=torch.float64)\n",
-    )
-
-    assert [at.line for at in find_double_arrays((file,))] == [1, 4]
-    assert [at.line for at in find_calls(("float64",), (file,))["float64"]] == [5]
 
 
 def test_lines_that_take_a_ranks_part_are_found_and_other_slices_are_not(tmp_path: Path) -> None:

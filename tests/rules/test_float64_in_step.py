@@ -11,6 +11,7 @@ from perfkit._location import Location
 from perfkit.measures.results.patterns import DtypeTime
 from perfkit.measures.results.work import OpWorkTime, StepWork
 from perfkit.rules.ops import float64_in_step
+from perfkit.run.records import DOUBLES
 
 MS = 1_000_000
 
@@ -101,3 +102,13 @@ def test_where_inputs_and_targets_come_from_numpy_and_all_is_float64_the_first_o
     meets = build.patterns(step_ms=100, dtypes=(wide(40, 30 * MS), wide(23, 20 * MS, mixed=True)))
     [mixed] = build.findings(float64_in_step, build.step(100), meets, rank)
     assert mixed.change.line == 23
+
+
+def test_of_several_arrays_the_one_is_to_edit_whose_tensor_is_a_double_while_the_program_trains(build: Any) -> None:
+    arrays = tuple(Location(file="fit.py", line=line, function="from_numpy(...)") for line in (24, 25))
+    rank = msgspec.structs.replace(build.rank(), calls={"from_numpy": arrays, DOUBLES: arrays[1:]})
+    meets = build.patterns(step_ms=100, dtypes=(wide(40, 30 * MS), wide(23, 20 * MS, mixed=True)))
+
+    [finding] = build.findings(float64_in_step, build.step(100), meets, rank)
+
+    assert finding.change == arrays[1]

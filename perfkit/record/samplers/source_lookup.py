@@ -17,8 +17,8 @@ from perfkit._location import Location
 from perfkit.run.records import RANK_SLICE, Filling, LineRow
 
 #: Files that are read, and lines kept of one name: a program has dozens of files, not thousands.
-_MAX_FILES = 200
-_MAX_LINES = 8
+MAX_FILES = 200
+MAX_LINES = 8
 #: Hottest lines whose sources are looked up.
 _HOTTEST = 8
 #: Methods that put something into a container.
@@ -30,25 +30,6 @@ _JOINS = ("cat", "concat", "concatenate", "vstack", "hstack", "append")
 
 #: What registers a hook with a tensor, a module or an optimizer.
 _REGISTERS = re.compile(r"register_(\w+_)?hook")
-
-#: Types, and methods that convert to one, other than numpy's double.
-_OTHER_TYPES = frozenset(
-    (
-        "float",
-        "half",
-        "bfloat16",
-        "int",
-        "long",
-        "bool",
-        "float32",
-        "float16",
-        "int64",
-        "int32",
-        "int16",
-        "int8",
-        "uint8",
-    )
-)
 
 
 def user_files() -> tuple[str, ...]:
@@ -68,27 +49,27 @@ def find_calls(names: Collection[str], files: Iterable[str]) -> dict[str, tuple[
     wanted, found = frozenset(names), defaultdict[str, list[Location]](list)
     words = "|".join(re.escape(name.partition("=")[0]) for name in wanted)
     named = re.compile(rf"\b(?:{words})\b|(?i:rank\b)" if RANK_SLICE in wanted else rf"\b(?:{words})\b")
-    for file in itertools.islice(files, _MAX_FILES):
+    for file in itertools.islice(files, MAX_FILES):
         source = linecache.getlines(file)
         # Parsing a file and walking through it takes 30 us a line, and most lines of a large project have none of this.
         if lines := [number for number, line in enumerate(source, start=1) if named.search(line)]:
             for name, line, shown in _calls_of(file, hash(tuple(source)), wanted, tuple(lines)):
-                if len(found[name]) < _MAX_LINES:
+                if len(found[name]) < MAX_LINES:
                     found[name].append(Location(file=file, line=line, function=shown))
     return {name: tuple(lines) for name, lines in found.items() if lines}
 
 
-@functools.lru_cache(maxsize=_MAX_FILES)  # a process that records again has the same files
+@functools.lru_cache(maxsize=MAX_FILES)  # a process that records again has the same files
 def _calls_of(
     file: str, source: int, wanted: frozenset[str], lines: tuple[int, ...]
 ) -> tuple[tuple[str, int, str], ...]:
-    return tuple(one for _, node in _nodes(file, lines) for one in _calls_and_arguments(node) if one[0] in wanted)
+    return tuple(one for _, node in nodes_of(file, lines) for one in _calls_and_arguments(node) if one[0] in wanted)
 
 
 def _calls_and_arguments(node: ast.AST) -> Iterator[tuple[str, int, str]]:
     """(name, line, how it stands there) of the function that a node calls, and of the arguments that it sets."""
     if isinstance(node, ast.Call):
-        name = _last_name(node.func)
+        name = last_name(node.func)
         if name is not None and not (node.args and _is_off(node.args[0])):
             yield name, node.lineno, f"{name}(...)"
         # A type, as in x.to(torch.float64).
@@ -100,7 +81,7 @@ def _calls_and_arguments(node: ast.AST) -> Iterator[tuple[str, int, str]]:
         yield from _attributes_in(node.value)
     elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and node.slice.lower is not None:
         # rows[rank::ranks], rows[self.rank * part : (self.rank + 1) * part]
-        names = [(_last_name(inner) or "").lower() for inner in ast.walk(node.slice.lower)]
+        names = [(last_name(inner) or "").lower() for inner in ast.walk(node.slice.lower)]
         if any(name == "rank" or name.endswith("_rank") for name in names):
             yield RANK_SLICE, node.lineno, ast.unparse(node)
     elif isinstance(node, ast.Dict):
@@ -115,24 +96,6 @@ def _attributes_in(*values: ast.expr) -> Iterator[tuple[str, int, str]]:
         for one in (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,):
             if isinstance(one, ast.Attribute):
                 yield one.attr, one.lineno, one.attr
-
-
-def find_double_arrays(files: Iterable[str]) -> tuple[Location, ...]:
-    """The lines that call ``from_numpy`` where nothing around or inside the call names another type than numpy's."""
-    found = []
-    for file in itertools.islice(files, _MAX_FILES):
-        if not any("from_numpy" in line for line in linecache.getlines(file)):
-            continue
-        converted: set[int] = set()
-        for _, node in _nodes(file):
-            if not isinstance(node, ast.Call):
-                continue
-            inside = list(ast.walk(node))
-            if any(isinstance(inner, ast.Attribute) and inner.attr in _OTHER_TYPES for inner in inside):
-                converted.update(map(id, inside))
-            elif _last_name(node.func) == "from_numpy" and id(node) not in converted:
-                found.append(Location(file=file, line=node.lineno, function="from_numpy(...)"))
-    return tuple(found[:_MAX_LINES])
 
 
 #: Of the kinds of padding: a tensor of which each row is filled in part.
@@ -151,9 +114,9 @@ def find_padding(files: Iterable[str]) -> tuple[Location, ...]:
     forward.
     """
     found: list[tuple[int, Location]] = []
-    for file in itertools.islice(files, _MAX_FILES):
+    for file in itertools.islice(files, MAX_FILES):
         made: dict[tuple[str, str], int] = {}
-        for function, node in _nodes(file):
+        for function, node in nodes_of(file):
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 name = node.targets[0].id
                 if (function, name) not in made or not _is_longest(node.value):
@@ -161,15 +124,15 @@ def find_padding(files: Iterable[str]) -> tuple[Location, ...]:
             if (kind := _kind_of_padding(node)) is not None and not function.endswith("forward"):
                 line = getattr(node, "lineno", 0)
                 if kind == _FILLS_ROWS and isinstance(node, ast.Assign):
-                    line = made.get((function, _last_name(node.targets[0]) or ""), line)
+                    line = made.get((function, last_name(node.targets[0]) or ""), line)
                 found.append((kind, Location(file=file, line=line, function=function)))
     ordered = sorted(found, key=lambda one: one[0])
-    return tuple(at for _, at in ordered[:_MAX_LINES])
+    return tuple(at for _, at in ordered[:MAX_LINES])
 
 
 def _is_longest(value: ast.expr) -> bool:
     """Whether a value is the longest of a batch's own rows."""
-    return any(isinstance(one, ast.Call) and _last_name(one.func) in ("max", "amax") for one in ast.walk(value))
+    return any(isinstance(one, ast.Call) and last_name(one.func) in ("max", "amax") for one in ast.walk(value))
 
 
 def _width_set_at(value: ast.expr, function: str, made: dict[tuple[str, str], int]) -> int | None:
@@ -196,10 +159,10 @@ def _kind_of_padding(node: ast.AST) -> int | None:
         until = [one for one in parts if isinstance(one, ast.Slice) and one.lower is None and one.upper is not None]
         if len(until) == 1 and len(parts) > 1:
             return _FILLS_ROWS
-        named = [(_last_name(one) or "").lower() for one in ast.walk(index)]
+        named = [(last_name(one) or "").lower() for one in ast.walk(index)]
         return 3 if isinstance(index, ast.Compare) and any("len" in name for name in named) else None
     if isinstance(node, ast.Call):
-        return 0 if _tokenizer_pads(node) or _pads_far(node) else 4 if _last_name(node.func) in _PADS else None
+        return 0 if _tokenizer_pads(node) or _pads_far(node) else 4 if last_name(node.func) in _PADS else None
     return None
 
 
@@ -252,12 +215,12 @@ def _registered_at(file: str, hook: str) -> Location | None:
     """The first line that registers the hook, else any hook in the function in which ``hook`` is defined."""
     outer, _, name = hook.rpartition(".<locals>.")
     found = None
-    for function, node in _nodes(file):
-        if not isinstance(node, ast.Call) or not _REGISTERS.fullmatch(_last_name(node.func) or ""):
+    for function, node in nodes_of(file):
+        if not isinstance(node, ast.Call) or not _REGISTERS.fullmatch(last_name(node.func) or ""):
             continue
         at = Location(file=file, line=node.lineno, function=function)
         # Also in ``partial(self.record, name)`` and in a lambda that calls it.
-        if any(name.rpartition(".")[2] == _last_name(inner) for given in node.args for inner in ast.walk(given)):
+        if any(name.rpartition(".")[2] == last_name(inner) for given in node.args for inner in ast.walk(given)):
             return at
         found = found or (at if outer and function == outer else None)
     return found
@@ -271,7 +234,7 @@ def find_filling_of(file: str, line: int) -> Location | None:
     bounded where it is made: of one, that line. What is emptied or assigned anew elsewhere may not grow: the caller
     knows that something does.
     """
-    for _, node in _nodes(file):
+    for _, node in nodes_of(file):
         if not isinstance(node, ast.stmt) or node.lineno != line:
             continue
         header = [node.iter] if isinstance(node, ast.For) else [node.test] if isinstance(node, ast.While) else [node]
@@ -279,7 +242,7 @@ def find_filling_of(file: str, line: int) -> Location | None:
         names = dict.fromkeys([*_read_names(inside), *_read_by_methods(inside, file)])
         # What a method of the same object adds to is not the object.
         for name in (one for one in names if one not in ("self", "cls")):
-            for function, other in _nodes(file):
+            for function, other in nodes_of(file):
                 if not isinstance(other, ast.Call | ast.Assign | ast.AugAssign) or function.endswith("forward"):
                     continue  # what a forward joins is gone after it
                 if _adds_to(name, other):
@@ -290,13 +253,13 @@ def find_filling_of(file: str, line: int) -> Location | None:
 def _adds_to(name: str, node: ast.Call | ast.Assign | ast.AugAssign) -> bool:
     """Whether a node adds to what has this name: by a method, as ``x = cat([x, y])``, or ``x += [y]``."""
     if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Attribute) and node.func.attr in _GROWS and _last_name(node.func.value) == name
+        return isinstance(node.func, ast.Attribute) and node.func.attr in _GROWS and last_name(node.func.value) == name
     if isinstance(node, ast.AugAssign):
-        return _last_name(node.target) == name and isinstance(node.value, ast.List | ast.Tuple | ast.ListComp)
+        return last_name(node.target) == name and isinstance(node.value, ast.List | ast.Tuple | ast.ListComp)
     joined = [inner for inner in ast.walk(node.value) if isinstance(inner, ast.Call)]
-    parts = [part for call in joined if _last_name(call.func) in _JOINS for part in call.args]
-    again = any(_last_name(inner) == name for part in parts for inner in ast.walk(part))
-    return again and any(_last_name(target) == name for target in node.targets)
+    parts = [part for call in joined if last_name(call.func) in _JOINS for part in call.args]
+    again = any(last_name(inner) == name for part in parts for inner in ast.walk(part))
+    return again and any(last_name(target) == name for target in node.targets)
 
 
 def _read_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
@@ -309,19 +272,19 @@ def _read_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
 def _read_by_methods(nodes: Iterable[ast.AST], file: str) -> Iterator[str]:
     """The attributes of ``self`` that the called methods of the same file read."""
     called = {node.func.attr for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
-    for _, node in _nodes(file):
+    for _, node in nodes_of(file):
         if isinstance(node, ast.FunctionDef) and node.name in called:
             own = (inner for inner in ast.walk(node) if isinstance(inner, ast.Attribute))
-            yield from _read_names(inner for inner in own if _last_name(inner.value) == "self")
+            yield from _read_names(inner for inner in own if last_name(inner.value) == "self")
 
 
 def _made_as_deque(name: str, file: str) -> Location | None:
     """The line that makes the deque of this name; None for other things."""
-    for function, node in _nodes(file):
+    for function, node in nodes_of(file):
         if not isinstance(node, ast.Assign | ast.AnnAssign) or not isinstance(node.value, ast.Call):
             continue
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        if _last_name(node.value.func) == "deque" and any(_last_name(target) == name for target in targets):
+        if last_name(node.value.func) == "deque" and any(last_name(target) == name for target in targets):
             return Location(file=file, line=node.lineno, function=function)
     return None
 
@@ -329,17 +292,17 @@ def _made_as_deque(name: str, file: str) -> Location | None:
 def find_filling_lines(name: str, files: Iterable[str]) -> tuple[Location, ...]:
     """The lines of the first file that adds something to the variable ``name``, or else one line that assigns it."""
     assigned: Location | None = None
-    for file in itertools.islice(files, _MAX_FILES):
+    for file in itertools.islice(files, MAX_FILES):
         filling = []
-        for function, node in _nodes(file):
+        for function, node in nodes_of(file):
             line = getattr(node, "lineno", 0)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FILLS:
-                fills = _last_name(node.func.value) == name
+                fills = last_name(node.func.value) == name
             elif isinstance(node, ast.AugAssign):
-                fills = _last_name(node.target) == name
-            elif isinstance(node, ast.Assign) and any(_last_name(target) == name for target in node.targets):
+                fills = last_name(node.target) == name
+            elif isinstance(node, ast.Assign) and any(last_name(target) == name for target in node.targets):
                 # total = total + loss
-                again = any(_last_name(inner) == name for inner in ast.walk(node.value))
+                again = any(last_name(inner) == name for inner in ast.walk(node.value))
                 fills = again or any(isinstance(target, ast.Subscript) for target in node.targets)
                 computed = any(isinstance(inner, ast.Call | ast.BinOp) for inner in ast.walk(node.value))
                 if assigned is None and computed:
@@ -349,7 +312,7 @@ def find_filling_lines(name: str, files: Iterable[str]) -> tuple[Location, ...]:
             if fills:
                 filling.append(Location(file=file, line=line, function=function))
         if filling:
-            return tuple(filling[:_MAX_LINES])
+            return tuple(filling[:MAX_LINES])
     return (assigned,) if assigned is not None else ()
 
 
@@ -362,7 +325,7 @@ def parsed(file: str) -> ast.Module:
         return ast.Module([], [])
 
 
-def _nodes(file: str, lines: Sequence[int] | None = None) -> Iterator[tuple[str, ast.AST]]:
+def nodes_of(file: str, lines: Sequence[int] | None = None) -> Iterator[tuple[str, ast.AST]]:
     """(function around it, node) of a file, in the order of its lines; of statements those with one of ``lines``."""
     todo: list[tuple[str, ast.AST]] = [("<module>", parsed(file))]
     while todo:
@@ -378,7 +341,7 @@ def _nodes(file: str, lines: Sequence[int] | None = None) -> Iterator[tuple[str,
         todo.extend((function, child) for child in reversed(list(ast.iter_child_nodes(node))))
 
 
-def _last_name(node: ast.AST) -> str | None:
+def last_name(node: ast.AST) -> str | None:
     """``c`` of ``a.b.c``, ``a`` of ``a[0]``; None of anything without a name."""
     while isinstance(node, ast.Subscript):
         node = node.value

@@ -26,12 +26,14 @@ from perfkit._raised_signals import errors_dropped
 from perfkit.record.hooks.constructions import made_at
 from perfkit.record.other_devices import trained_on
 from perfkit.record.program_values import is_tensor, unseen, without_modes
-from perfkit.record.samplers.source_lookup import find_calls, find_double_arrays, find_padding, user_files
+from perfkit.record.samplers.source_lookup import find_calls, find_padding, user_files
 from perfkit.record.stepped_optimizers import SteppedOptimizers
+from perfkit.record.watchers.double_arrays import find_double_arrays, names_of_doubles
 from perfkit.record.watchers.machine_speed import MachineSpeed
 from perfkit.record.watchers.step_memory import peak_resident_bytes
 from perfkit.record.windows import torch_profiler
 from perfkit.run.records import (
+    DOUBLES,
     EXPENSIVE_CALLS,
     MODELS,
     PADDING,
@@ -142,6 +144,8 @@ class SettingsProbe:
         self._calls: dict[str, tuple[Location, ...]] | None = None
         #: Whether the lines that pad are among them.
         self._padding = False
+        #: The names of the program's tensors in float64.
+        self._doubles: frozenset[str] = frozenset()
         #: The classes of models whose lines are among them.
         self._models: frozenset[str] = frozenset()
 
@@ -173,6 +177,9 @@ class SettingsProbe:
             if anomaly:
                 self._add_cost("anomaly.stack_ns", _stack_cost())
             self._measure_speed(threads)
+        if self._readings == 1:
+            with errors_dropped():
+                self._doubles = names_of_doubles()
         if self._readings % _STATE_EVERY == 0 and not _env.cuda_in_use():
             self._look_at_states()
         self._optimizers.let_go()
@@ -249,6 +256,8 @@ class SettingsProbe:
             found = find_calls({*_CALLS, *kinds}, files)
             if arrays := find_double_arrays(files):
                 found["from_numpy"] = arrays
+            if self._doubles and (arrays := find_double_arrays(files, self._doubles)):
+                found[DOUBLES] = arrays
             of_kinds = tuple(at for kind in kinds for at in found.pop(kind, ()))
             self._calls = found | ({"TrainingArguments": of_kinds} if of_kinds else {})
         if padded and self._calls is not None and not self._padding:

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import gc
 import itertools
-import sys
 import time
 import weakref
 from collections import defaultdict
 from collections.abc import Sequence
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
 
 from perfkit import _clock
-from perfkit._code_owner import USER, owner_of
 from perfkit._location import Location
 from perfkit.record.live_objects import few_instances_of
-from perfkit.record.program_values import is_plain, own_attribute, unseen
+from perfkit.record.program_values import is_plain, own_attributes, unseen
 from perfkit.record.samplers.source_lookup import find_filling_lines, user_files
 from perfkit.record.watchers._user_locals import locals_of, user_frames
 from perfkit.run.records import KeptTensors
@@ -205,25 +202,14 @@ def _name_of(held: Any) -> str | None:
 def _attribute_of(held: Any, besides: Sequence[int] = ()) -> str | None:
     """The attribute, or the key of a dictionary, that is bound to exactly this object; not in ``besides``, by id."""
     for one in gc.get_referrers(held):
-        if type(one) is dict:
-            if id(one) in besides:
-                continue
-            names = one
-        elif owner_of(getattr(sys.modules.get(type(one).__module__), "__file__", None) or "<unknown>") == USER:
-            # An object of the user's own class. Others may keep pointers into their attributes, as Dynamo's do.
-            names = {name: own_attribute(one, name) for name in _attributes_in(type(one))}
-        else:
+        if type(one) is dict and id(one) in besides:
             continue
+        # Objects of other classes may keep pointers into their attributes, as Dynamo's do.
+        names = one if type(one) is dict else own_attributes(one)
         for name, value in list(names.items()):
             if value is held and isinstance(name, str) and name.isidentifier():
                 return name
     return None
-
-
-def _attributes_in(kind: type) -> set[str]:
-    """The attributes that the methods of a class name."""
-    functions = (one for base in kind.__mro__ for one in vars(base).values() if type(one) is FunctionType)
-    return {name for function in functions for name in function.__code__.co_names}
 
 
 def _largest_graph(groups: dict[_Key, list[Any]]) -> tuple[str | None, tuple[Location, ...]]:

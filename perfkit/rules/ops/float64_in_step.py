@@ -41,7 +41,7 @@ from perfkit.measures.results.kernels import Kernels
 from perfkit.measures.results.patterns import Patterns
 from perfkit.measures.results.work import StepWork
 from perfkit.rules._settings import first_call
-from perfkit.run.records import Rank
+from perfkit.run.records import DOUBLES, Rank
 
 ID = "float64-in-step"
 CLAIMS = COMPUTING
@@ -136,12 +136,13 @@ def _on_device(device: DeviceTime) -> tuple[float, float]:
 
 
 def _birth(rank: Rank | None, enters: Location | None) -> Location | None:
-    """The user's line that makes doubles: one that names the type, else the only one that takes numpy's.
+    """The user's line that makes doubles: one that names the type, else one that takes numpy's.
 
-    Else the line of ops where they meet float32; where all is float64, the first of the lines that take numpy's.
+    Of several the first whose tensor the program has while it trains. Where none is known, the line of ops where
+    doubles meet float32; where all is float64, the first of them.
     """
     if rank is None:
         return enters
     arrays = rank.calls.get("from_numpy", ())
     only = arrays[0] if len(arrays) == 1 else None
-    return first_call(rank, "float64", "double") or only or enters or next(iter(arrays), None)
+    return first_call(rank, "float64", "double", DOUBLES) or only or enters or next(iter(arrays), None)

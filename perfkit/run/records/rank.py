@@ -31,6 +31,8 @@ RANK_SLICE = "[rank:]"
 PADDING = "[padding]"
 #: In `Rank.calls`: the lines that make the models that are trained.
 MODELS = "[models]"
+#: In `Rank.calls`: the lines that take numpy's doubles into tensors which the program has while it trains.
+DOUBLES = "[float64]"
 #: Functions of torch that often cost more than what their result is wanted for, whose lines are in `Rank.calls`; not
 #: ``sort``, which lists have as well.
 EXPENSIVE_CALLS = (
@@ -114,7 +116,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         process_group: The processes that this one trains with; None: it trains alone, or in an older run.
         graph_breaks: Why torch.compile broke graphs, and how often.
         calls: The user's lines that call a function which changes a setting, by the function's name,
-            `RANK_SLICE`, `PADDING` and `MODELS`.
+            `RANK_SLICE`, `PADDING`, `MODELS` and `DOUBLES`.
         energy: Energy of devices and of the processor during the steps; empty where nothing counts it.
         unused_gradients: Models whose gradients nothing uses.
         evaluated_with_grad: The line of an evaluation whose result carried a graph, or whose call of a module made one.

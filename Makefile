@@ -11,6 +11,8 @@ export OMP_NUM_THREADS ?= 1
 # it, as in C, ends its process two minutes after the longest of these limits, and with a process of tests the run ends:
 # after a new start xdist (3.8) waits for ever for the last tests.
 TOGETHER := -n 2 --dist loadfile --max-worker-restart 0 -o faulthandler_timeout=1020 -o faulthandler_exit_on_timeout=true
+# What takes longest is listed: `make test` stays below ten minutes on two cores.
+TOGETHER += --durations=100 --durations-min=2
 
 .PHONY: help demo test test-all test-long test-verdict test-lightning test-torch check docs bench bench-verdict gpu-check fake-gpu readme clean
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import torch
 import torchmetrics
-from torch import nn
+from torch import Tensor, nn
 
 from perfkit.record.samplers.line_tracer import LineTracer
 from perfkit.run.records import ModuleCalls, Phase
@@ -571,3 +571,47 @@ def test_a_mask_or_segments_that_end_in_equal_numbers_are_no_padding_of_the_word
 
     assert whole.padded_ns == 0
     assert 0 < (part.padded_ns or 0) < part.host_ns / 2
+
+
+def test_a_call_knows_whether_a_backward_reaches_its_answer_and_where_that_goes_on() -> None:
+    model, given, made = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True)), torch.randn(8, 4), torch.randn(8, 4)
+    other, made = nn.Linear(4, 4), made.requires_grad_()
+
+    def step() -> None:
+        first = [model(made)]
+        second = model(given)
+        third = model(given).detach()
+        with torch.no_grad():
+            fourth = model(given)
+        fifth = other(given)
+        (first[0] + second + third + fourth + fifth).sum().backward()
+
+    calls = traced(step)
+
+    assert [one.reached for one in calls] == [True, True, False, None, True]
+    assert [one.passes_on for one in calls] == [True, False, False, False, False]
+    assert len({one.number for one in calls[:4]}) == 1
+    assert calls[4].number != calls[0].number
+
+
+def test_a_module_that_reads_what_is_trained_elsewhere_passes_gradients_on_and_one_with_noise_draws() -> None:
+    class Patched(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.patches = nn.Linear(4, 4), [torch.zeros(4, requires_grad=True)]
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x + self.patches[0])
+
+    class Noisy(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + torch.randn(4)
+
+    patched, noisy, x = Patched(), Noisy(4, 4), torch.randn(8, 4)
+
+    def step() -> None:
+        one = patched(x)
+        other = noisy(x)
+        (one + other).sum().backward()
+
+    assert [(one.passes_on, one.draws) for one in traced(step)[-2:]] == [(True, False), (False, True)]

@@ -289,3 +289,81 @@ def test_looking_takes_a_fixed_share_of_the_time(monkeypatch: pytest.MonkeyPatch
             loop.call(model, images)
 
     assert loop.row.inputs < (BUDGET_NS // 1_000_000 + 4) * SAMPLES
+
+
+def perceptual(watch_model: nn.Module, *, change: Callable[[nn.Module], object] = lambda _: None) -> Loop:
+    """Twenty steps that move a picture towards two others, as a network sees them whose parameters need gradients."""
+    target, content, style = (torch.randn(1, 3, 8, 8) for _ in range(3))
+    optimizer = torch.optim.SGD([target.requires_grad_()], lr=0.1)
+    trained: list[Any] = []  # an optimizer is known when it has stepped
+    loop = Loop()
+    loop.watch = RecomputedOutputWatch(trained, lambda: loop.step)
+    for _ in range(20):
+        loop.watch.add_call(watch_model, ((target,), {}))
+        loop.watch.add_call(watch_model, ((content,), {}))
+        loop.watch.add_call(watch_model, ((style,), {}))
+        (watch_model(target) - watch_model(content) - watch_model(style)).square().mean().backward()
+        optimizer.step()
+        trained[:] = [optimizer, *trained[1:]]
+        change(watch_model)
+        loop.step += 1
+    return loop
+
+
+def test_a_module_that_needs_gradients_and_that_no_optimizer_has_is_frozen_and_each_line_counts_alone() -> None:
+    content, style = perceptual(backbone()).watch.rows()
+
+    assert (content.module, content.inputs, content.again) == ("Sequential", 19, 18)
+    assert (style.inputs, style.again, style.line - content.line) == (19, 18, 1)
+
+
+@pytest.mark.parametrize("update", ["by hand", "by hand without versions", "average"])
+def test_a_module_without_an_optimizer_that_the_program_changes_is_not_frozen(update: str) -> None:
+    @torch.no_grad()
+    def change(model: nn.Module) -> None:
+        for parameter in model.parameters():
+            if update == "by hand":
+                parameter -= 0.1 * parameter.grad
+            elif update == "average":
+                parameter.lerp_(torch.ones_like(parameter), 0.1)
+            else:
+                parameter.data = parameter.data * 0.9
+
+    assert perceptual(backbone(), change=change).watch.rows() == ()
+
+
+def test_a_model_whose_optimizer_steps_after_that_of_another_is_trained() -> None:
+    generator, critic, images = backbone(), backbone(), pictures()
+    trained: list[Any] = []
+    loop = Loop()
+    loop.watch = RecomputedOutputWatch(trained, lambda: loop.step)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.0) for model in (critic, generator)]
+    for step in range(20):
+        for model in (critic, generator):
+            loop.call(model, images)
+        trained[:] = optimizers[: 1 + (step > 3)]
+
+    assert loop.watch.rows() == ()
+
+
+def test_a_module_that_is_called_with_weights_that_another_one_makes_is_not_frozen() -> None:
+    model, maker, images, loop = nn.Linear(4, 4), nn.Linear(2, 20), torch.randn(BATCH, 4), Loop()
+    optimizer = torch.optim.SGD(maker.parameters(), lr=0.1)
+    loop.watch = RecomputedOutputWatch([optimizer], lambda: loop.step)
+
+    class Told(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: Tensor) -> Tensor:
+            loop.watch.add_call(self.model, ((x,), {}))
+            return self.model(x)
+
+    for _ in range(20):
+        weights = maker(torch.ones(2))
+        made = {"model.weight": weights[:16].view(4, 4), "model.bias": weights[16:]}
+        torch.func.functional_call(Told(), made, images).sum().backward()
+        loop.step += 1
+
+    assert loop.watch.rows() == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from perfkit._location import Location
 from perfkit.ledger.ledger import Ledger
@@ -15,6 +16,7 @@ from perfkit.rules.python import repeated_work
 from perfkit.run.records import (
     ConstantCalls,
     ConstantOps,
+    GradientCalls,
     Lines,
     ModuleCalls,
     Phase,
@@ -175,3 +177,56 @@ def test_ops_that_are_the_same_in_each_step_are_said_once(build: Any) -> None:
     [finding] = build.findings(repeated_work, step, frozen(80, constant_ops=(ops(20, "forward", 20),)))
 
     assert "computes the same in every step" in finding.message
+
+
+def style(*, is_grad: bool = False, **fields: Any) -> Lines:
+    """Two of three calls of a network had their inputs in each step before; 10 ms each, and a backward of 60 ms."""
+    places: list[dict[str, Any]] = [
+        {"file": "train.py", "line": line, "function": "main", "owner": "user"} for line in (8, 9, 10)
+    ]
+    facts: dict[str, Any] = {"reached": True, **fields}
+    calls = [ModuleCalls(module="VGG", calls=1, host_ns=10 * MS, number=0, **facts) for _ in places]
+    traced = [
+        TracedLine(**place, phase="forward", runs=1, host_ns=10 * MS, modules=(call,))
+        for place, call in zip(places, calls, strict=True)
+    ]
+    backward = TracedLine(
+        file="train.py", line=12, function="main", owner="user", phase="backward", runs=1, host_ns=60 * MS,
+        gradients=GradientCalls(calls=1, host_ns=60 * MS, is_grad=is_grad),
+    )  # fmt: skip
+    again = tuple(RecomputedOutputs(**place, module="VGG", inputs=100, again=99) for place in places[1:])
+    return Lines(period_ns=MS, steps=40, traced=(*traced, backward), recomputed_outputs=again)
+
+
+def test_the_lines_that_call_a_module_with_the_same_inputs_are_one_finding_with_their_backward(build: Any) -> None:
+    step = build.step(100, forward=30, backward=60)
+
+    [finding] = build.findings(repeated_work, step, style())
+    [forward] = build.findings(repeated_work, step, style(reached=False))
+
+    assert finding.cost_ns == pytest.approx(0.99 * 60 * MS)
+    assert "in lines 9 and 10: " in finding.message
+    assert "the backward included" in finding.message
+    assert "torch.no_grad()" in (finding.advice or "")
+    assert forward.cost_ns == pytest.approx(0.99 * 20 * MS)
+    assert "backward" not in forward.message
+
+
+@pytest.mark.parametrize("fields", [{"draws": True}, {"passes_on": True}, {"is_grad": True}])
+def test_equal_inputs_of_an_answer_that_depends_on_more_or_whose_gradients_are_asked_for_are_no_finding(
+    build: Any, fields: dict[str, Any]
+) -> None:
+    assert build.findings(repeated_work, build.step(100, forward=30, backward=60), style(**fields)) == []
+
+
+def test_lines_of_a_module_whose_ops_are_found_at_one_of_them_are_not_counted_again(build: Any) -> None:
+    at = Location(file="train.py", line=9, function="main")
+    constant = ConstantOps(
+        file="train.py", line=9, function="main", owner="user", phase="forward", busiest=at, ops=9, host_ns=10 * MS,
+        called=Location(file="vgg.py", line=3, function="VGG.forward"),
+    )  # fmt: skip
+    again = msgspec.structs.replace(style(), constant_ops=(constant,))
+
+    [finding] = build.findings(repeated_work, build.step(100, forward=30, backward=60), again)
+
+    assert "VGG.forward computes the same" in finding.message

@@ -224,3 +224,34 @@ def test_what_two_backwards_need_is_detached_where_the_first_of_them_does(
 
     assert finding.change is not None
     assert finding.change.line == line
+
+
+@pytest.mark.parametrize(
+    ("fields", "cost"),
+    [
+        ({}, 10 / 2 + 10),
+        ({"passes_on": True}, 10 / 2 + 10 / 2),
+        ({"reached": False}, 10 / 2),
+        ({"reached": None}, 10 / 2),
+        ({"number": 1}, 10 / 2),
+    ],
+    ids=["inputs without gradients", "inputs with gradients", "detached", "not known", "another model of the class"],
+)
+def test_another_line_that_calls_the_model_costs_the_backward_by_its_own_inputs(
+    build: Any, fields: dict[str, Any], cost: float
+) -> None:
+    facts: list[dict[str, Any]] = [{"passes_on": True}, fields]
+    traced = tuple(
+        TracedLine(
+            file="train.py", line=line, function="distill", owner="user", phase="forward", runs=1, host_ns=5 * MS,
+            modules=(ModuleCalls(module="Teacher", calls=1, host_ns=5 * MS, **{"number": 0, "reached": True, **own}),),
+        )
+        for line, own in zip((8, 9), facts, strict=True)
+    )  # fmt: skip
+    step = StepBudget.from_measurements(Measurements("runs/x", build.step(30, forward=10, backward=20)))
+    assert step is not None
+    rank = msgspec.structs.replace(build.rank(), unused_gradients=(teacher(passes_on=True),))
+
+    [finding] = unused_gradients.check(step, rank, None, Lines(period_ns=MS, steps=40, traced=traced))
+
+    assert finding.cost_ns == pytest.approx(cost * MS)

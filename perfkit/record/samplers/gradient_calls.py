@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from perfkit.record.program_values import is_plain, unseen, values_in, without_modes
+from perfkit._raised_signals import errors_dropped
+from perfkit.record.program_values import is_plain, is_tensor, unseen, values_in, without_modes
 from perfkit.record.samplers.call_paths import Site
 from perfkit.run.records import GradientCalls
 
@@ -22,6 +23,8 @@ from perfkit.run.records import GradientCalls
 _MAX_KEPT = 64
 #: Elements of a tensor of ones that is recognized: a call of ``grad`` takes longer than reading a million.
 _MAX_ONES = 1_000_000
+#: Nodes of a module's graph that are looked at, at 1 µs each: a model of 100 layers has some thousand.
+_MAX_NODES = 20_000
 
 
 class _OpenGradient(NamedTuple):
@@ -119,3 +122,46 @@ def _is_ones(tensor: Any) -> bool:
     with suppress(RuntimeError), torch.no_grad(), without_modes():
         return bool((tensor == 1).all())
     return False
+
+
+def await_backward(answer: Any) -> list[bool] | None:
+    """A list that gets a True when a backward reaches a tensor in what was returned; None where none has a graph."""
+    found: list[bool] | None = None
+    reached: list[bool] = []
+
+    def note(_: Any) -> None:
+        if not reached:
+            reached.append(True)
+
+    with errors_dropped():  # tensors of some transforms take no hook
+        for tensor in _with_graph(answer):
+            tensor.register_hook(note)
+            found = reached
+    return found
+
+
+def leads_elsewhere(answer: Any, module: Any) -> bool:
+    """Whether a gradient of what ``module`` returned goes on to something else than the module's own parameters.
+
+    That may be a tensor that it reads, such as one that is trained without being a parameter.
+    """
+    with errors_dropped():  # the program's own module answers
+        own = {id(one) for one in module.parameters()}
+        todo = [tensor.grad_fn for tensor in _with_graph(answer)]
+        seen = set(todo)
+        while todo and len(seen) <= _MAX_NODES:
+            node = todo.pop()
+            leaf = getattr(node, "variable", None)
+            if leaf is not None and id(leaf) not in own:
+                return True
+            following = {one for one, _ in node.next_functions if one is not None} - seen
+            seen |= following
+            todo.extend(following)
+        return bool(todo)
+    return True
+
+
+def _with_graph(answer: Any) -> list[Any]:
+    """The tensors in what was returned that have a graph. A leaf, as a parameter that is returned, is none of them."""
+    tensors = [one for one in values_in((answer,)) if is_tensor(one) and is_plain(one)]
+    return [one for one in tensors if one.grad_fn is not None]

@@ -262,7 +262,7 @@ class LineTracer:
     @stops_at_error
     def _module_returned(self, frame: FrameType, event: str, arg: Any) -> Trace | None:
         if event == "return" and (call := self._calls.pop(frame, None)) is not None:
-            self._modules.leave(call)
+            self._modules.leave(call, arg)
             self._leave_beneath(frame)
         return self._module_returned
 

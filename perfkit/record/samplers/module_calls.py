@@ -42,6 +42,7 @@ from perfkit.record.samplers.call_paths import (
 )
 from perfkit.record.samplers.dropped_metrics import drops_value
 from perfkit.record.samplers.fingerprints import Contents, fingerprint, random_state
+from perfkit.record.samplers.gradient_calls import await_backward, leads_elsewhere
 from perfkit.record.samplers.input_padding import padding_of_longest
 from perfkit.record.samplers.sample_loops import items_of_loop
 from perfkit.run.records import ModuleCalls, Phase
@@ -83,6 +84,7 @@ class ModuleCall:
         "module",
         "padded",
         "parts",
+        "passes_on",
         "path",
         "phase",
         "positions",
@@ -115,6 +117,8 @@ class ModuleCall:
         self.samples: int | None = None
         #: Whether a backward may follow it.
         self.builds_graph = torch.is_grad_enabled()
+        #: Whether one of its inputs needs a gradient.
+        self.passes_on = False
         #: The share of its input that is padding in all rows; None where the input has no rows of whole numbers.
         self.padded: float | None = None
         #: The samples and the positions of each in its first tensor of at least two dimensions; None: it has none.
@@ -134,6 +138,9 @@ class _SiteSums:
         self.grads, self.state = 0, call.state
         self.again_at: Site | None = None
         self.items = call.items
+        self.passes_on = self.draws = False
+        #: Whether a backward reached what the first call returned: empty, one True after it; None: that had no graph.
+        self.reached: list[bool] | None = None
         self.calls = self.host_ns = 0
         #: Input -> how many calls had it again, and their time; the samples of each call, None where they differ.
         self.same: Counter[tuple[Any, ...]] = Counter()
@@ -210,6 +217,7 @@ class ModuleCallLog:
         tensors = [value for value in values if is_tensor(value)]
         if not tensors:
             return
+        call.passes_on = any(one.requires_grad for one in tensors)
         rows = [(one.shape[0], one.shape[1]) for one in tensors if is_plain(one) and one.dim() > 1]
         # With a cache there is one new position, and a mask that grows.
         call.samples = rows[0][0] if rows else None
@@ -255,15 +263,21 @@ class ModuleCallLog:
         return self._states[key]
 
     @unseen
-    def leave(self, call: ModuleCall) -> None:
+    def leave(self, call: ModuleCall, answer: Any = None) -> None:
         """The call has ended."""
         took_ns = self._now_ns() - call.started_ns
-        if call.keys and (call.random_state is None or call.random_state != random_state()):
+        drew = call.random_state is None or call.random_state != random_state()
+        if drew:
             self._drew.update(call.keys)
         passed = (self.backwards, self.fetches)
         sums = self._sums.setdefault((call.path[0], id(call.module), call.phase), _SiteSums(call, passed))
         sums.calls += 1
         sums.host_ns += took_ns
+        sums.draws |= drew
+        sums.passes_on |= call.passes_on
+        if sums.calls == 1 and (reached := await_backward(answer)) is not None:
+            sums.reached = reached
+            sums.passes_on = sums.passes_on or leads_elsewhere(answer, call.module)
         if (sums.items is not None or sums.sliced) and self._depends(sums, call):
             sums.items, sums.sliced = None, False
         sums.sliced &= call.parts == sums.parts
@@ -304,7 +318,8 @@ class ModuleCallLog:
         """The modules that each of these lines called; a phase that began within a line is that of its first run."""
         first, known = dict(reversed(traced)), set(traced)
         rows: dict[tuple[Site, Phase], tuple[ModuleCalls, ...]] = {}
-        for (site, _, phase), sums in self._sums.items():
+        numbers: dict[int, int] = {}
+        for (site, module, phase), sums in self._sums.items():
             code, line = site
             # After an update of the parameters, only a result that no backward uses was not needed.
             calls = [
@@ -331,6 +346,10 @@ class ModuleCallLog:
                 padded_ns=round(sum(took * share for took, share in sums.padded)) if sums.padded else None,
                 builds_graph=sums.builds_graph,
                 drops_value=drops_value(sums.kind, code.co_filename, line),
+                number=numbers.setdefault(module, len(numbers)),
+                draws=sums.draws,
+                passes_on=sums.passes_on,
+                reached=bool(sums.reached) if sums.reached is not None else None,
             )
             at = (site, phase if (site, phase) in known else first.get(site, phase))
             rows[at] = (*rows.get(at, ()), row)

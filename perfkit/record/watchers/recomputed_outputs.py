@@ -1,5 +1,8 @@
 """Calls of frozen modules with inputs that they had in an earlier step: features that could be computed once and kept.
 
+Frozen is what needs no gradient, what is called without gradients, and a module none of whose parameters an optimizer
+has. None of them may have changed since the first call.
+
 Within one step, and for the same ops in every step, the extra steps see this. Samples that come again with each epoch,
 or a text that each request repeats, are seen here, by what is in them: a loader makes new tensors of the same sample.
 Some elements of each row are looked at, on a CPU.
@@ -58,8 +61,21 @@ class _Frozen:
         self.known: set[int] = set()
         self.running: set[int] = set()
         self.step = -1
-        self.looks = self.rows = self.again = 0
-        self.called_at: Location | None = None
+        self.looks = 0
+        #: By the line that calls it: the rows of its inputs, and those that came again.
+        self.lines: dict[Location, _AtLine] = {}
+
+    @property
+    def rows(self) -> int:
+        """The rows of all lines."""
+        return sum(one.rows for one in tuple(self.lines.values()))
+
+
+class _AtLine:
+    """The inputs from one line; ``called_from`` is where its function was called when one came again first."""
+
+    def __init__(self) -> None:
+        self.rows = self.again = 0
         self.called_from: Location | None = None
 
 
@@ -78,12 +94,18 @@ class RecomputedOutputWatch:
         self._modules: dict[tuple[int, bool], tuple[_Frozen, ...]] = {}
         #: By the id of a part: the hook that waits for its next call.
         self._hooks: dict[int, Any] = {}
+        #: Keys of ``_modules`` that are () because no optimizer had stepped yet.
+        self._early: set[tuple[int, bool]] = set()
 
     @unseen
     def add_call(self, module: Any, inputs: tuple[Any, Any]) -> None:
         """A module is called, from outside of all others, with these arguments and keyword arguments."""
         key = id(module), torch.is_grad_enabled()
         frozen = self._modules.get(key)
+        if frozen == () and key in self._early and self._optimizers:
+            self._early.discard(key)
+            del self._modules[key]
+            frozen = None
         if frozen == ():
             return
         began_ns = time.perf_counter_ns()
@@ -91,6 +113,8 @@ class RecomputedOutputWatch:
             return
         if frozen is None:
             frozen = self._modules[key] = self._find(module)
+            if not (frozen or self._optimizers):
+                self._early.add(key)
         for one in frozen:
             if one.of is None:
                 self._look(one, module, inputs)
@@ -107,6 +131,8 @@ class RecomputedOutputWatch:
                 parts = sorted(_frozen_parts(module), key=_elements, reverse=True)[:_MAX_PARTS]
                 least = _PART * _elements(module)
                 found = tuple(_Frozen(part, type(module).__name__) for part in parts if _elements(part) >= least)
+                if not found and self._optimizers and not self._is_trained(module) and _has_leaves_only(module):
+                    found = (_Frozen(module, None),)
         return found
 
     def _wait_for(self, frozen: _Frozen) -> None:
@@ -147,20 +173,25 @@ class RecomputedOutputWatch:
             if len(frozen.known) < _MAX_ROWS:
                 frozen.known |= frozen.running
             frozen.running, frozen.step = set(), step
+        site = find_callsite(frame := sys._getframe())
+        if site is None:
+            return
+        at = frozen.lines.setdefault(site.at, _AtLine())
         again = sum(row in frozen.known for row in rows)
         if len(frozen.running) < _MAX_ROWS:
             frozen.running.update(rows)  # of a program without steps these are all of its rows
-        frozen.rows += len(rows)
-        frozen.again += again
-        if again and frozen.called_at is None and (site := find_callsite(frame := sys._getframe())) is not None:
-            frozen.called_at = site.at
-            frozen.called_from = _caller_of(frame, site.at)
+        if again and not at.again:
+            at.called_from = _caller_of(frame, site.at)
+        at.rows += len(rows)
+        at.again += again
 
     def _is_changed(self, frozen: _Frozen, module: Any) -> bool:
-        first = next(module.parameters(), None)
+        return self._is_trained(module) or _state_of(module) != frozen.state
+
+    def _is_trained(self, module: Any) -> bool:
+        """Whether an optimizer has one of its parameters."""
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
-        is_trained = any(first is one for group in groups for one in group["params"])
-        return is_trained or _state_of(module) != frozen.state
+        return not {id(one) for group in groups for one in group["params"]}.isdisjoint(map(id, module.parameters()))
 
     def _forget(self, frozen: _Frozen) -> None:
         for key, known in tuple(self._modules.items()):
@@ -171,7 +202,7 @@ class RecomputedOutputWatch:
     def rows(self) -> tuple[RecomputedOutputs, ...]:
         """The calls of frozen modules with inputs that came again, those with most of them first."""
         # Another thread than the one that trains may ask: what changes meanwhile is looked at the next time.
-        for one in {one for known in tuple(self._modules.values()) for one in known if one.again}:
+        for one in {one for known in tuple(self._modules.values()) for one in known if one.rows}:
             module = one.reference()
             with suppress(RuntimeError):
                 if module is not None and self._is_changed(one, module):
@@ -184,13 +215,15 @@ class RecomputedOutputWatch:
                 owner=at.owner or "user",
                 module=one.name,
                 of=one.of,
-                inputs=one.rows,
-                again=one.again,
-                called_from=one.called_from,
+                inputs=line.rows,
+                again=line.again,
+                called_from=line.called_from,
             )
             for known in tuple(self._modules.values())
             for one in known
-            if one.rows >= _FEW and one.again and (at := one.called_at) is not None
+            if one.rows >= _FEW
+            for at, line in tuple(one.lines.items())
+            if line.again
         ]
         return tuple(sorted(found, key=lambda row: -row.again))
 
@@ -212,6 +245,11 @@ def _caller_of(frame: Any, at: Location) -> Location | None:
 
 def _is_frozen(module: Any) -> bool:
     return not any(parameter.requires_grad for parameter in module.parameters())
+
+
+def _has_leaves_only(module: Any) -> bool:
+    """Whether no parameter is computed from others, as those that `torch.func.functional_call` sets for a call."""
+    return all(parameter.is_leaf for parameter in module.parameters())
 
 
 def _elements(module: Any) -> int:

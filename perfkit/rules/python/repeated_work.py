@@ -5,7 +5,8 @@ is made anew in each step, although it depends on no batch and no weight that is
 
 How it shows: two steps in a row run the same ops on the same tensors: tensors that are not written between them, plain
 arguments that are equal, no random numbers, no graph. Over the whole run, a module that nothing changes gets inputs
-that it had in an earlier step, as in each epoch after the first. Functions of the user's are also seen in the step that
+that it had in an earlier step, as in each epoch after the first; also one whose parameters need gradients, if no
+optimizer has them. Functions of the user's are also seen in the step that
 is traced by line: one that returns the same tensors and reads nothing that changes. It takes 5% of the step or more.
 
 Causes: a helper that is called in `forward` instead of in `__init__`; a frozen encoder that runs on the same prompts,
@@ -28,6 +29,7 @@ inputs (chosen). 25% for the error of a single step was chosen, as for unexpecte
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from perfkit._format import percent, shown_function, times
 from perfkit._location import Location
@@ -38,7 +40,7 @@ from perfkit.ledger.step_budget import StepBudget
 from perfkit.rules._settings import first_call
 from perfkit.rules.python._parametrized import parametrized_at, parametrized_module, weight_advice
 from perfkit.rules.python._traced_calls import cost_of_calls
-from perfkit.run.records import ConstantOps, Lines, Rank, RecomputedOutputs
+from perfkit.run.records import ConstantOps, Lines, Rank, RecomputedOutputs, TracedLine
 
 ID = "repeated-work"
 CLAIMS = (*COMPUTING, *PYTHON, Selector(phase="data"))
@@ -84,45 +86,76 @@ def check(step: StepBudget, lines: Lines, ledger: Ledger | None = None, rank: Ra
             yield from found
             if found:
                 known |= {(ops.file, ops.line), (inside.file, inside.function)}
+    groups: dict[tuple[str, str, str | None, str | None], list[RecomputedOutputs]] = {}
     for outputs in lines.recomputed_outputs:
-        if not known & {(outputs.file, outputs.line), (outputs.file, outputs.function)}:
-            yield from _of_outputs(step, outputs, lines, rank)
+        groups.setdefault((outputs.module, outputs.file, outputs.function, outputs.of), []).append(outputs)
+    for group in groups.values():
+        # Ops of one line hide the others: what they are told to call once is the module, or what calls it.
+        if not any(known & {(outputs.file, outputs.line), (outputs.file, outputs.function)} for outputs in group):
+            calls = [one for outputs in group if (one := _called_again(outputs, lines, step)) is not None]
+            yield from _of_outputs(step, sorted(calls, key=lambda one: -one.ns), rank)
 
 
-def _of_outputs(step: StepBudget, outputs: RecomputedOutputs, lines: Lines, rank: Rank | None) -> Iterator[Finding]:
-    calls = [
-        (calls.host_ns, row)
+class _Again(NamedTuple):
+    """Calls from one line of a module that had its inputs before; ``ns`` is all their time in a step.
+
+    ``backward`` is whether that of their backward is in it.
+    """
+
+    outputs: RecomputedOutputs
+    row: TracedLine
+    ns: float
+    backward: bool
+
+
+def _called_again(outputs: RecomputedOutputs, lines: Lines, step: StepBudget) -> _Again | None:
+    """What these calls cost; None where too few of their inputs came again, or where equal inputs say little.
+
+    An answer depends on more than the inputs if random numbers are drawn for it, or something else is trained in it.
+    """
+    found = [
+        (calls, row)
         for row in lines.traced
         for calls in row.modules
         if (row.file, row.line, calls.module) == (outputs.file, outputs.line, outputs.module)
     ]
-    if not calls:
+    if outputs.again < _AGAIN * outputs.inputs or not found or any(one.draws or one.passes_on for one, _ in found):
+        return None
+    row, backward = found[0][1], any(calls.reached for calls, _ in found)
+    if backward and any(one.gradients is not None and one.gradients.is_grad for one in lines.traced):
+        return None  # the program may ask for the gradients of the module's parameters
+    ns = cost_of_calls(sum(calls.host_ns for calls, _ in found), row, lines, step, backward=backward)
+    return _Again(outputs, row, ns, backward)
+
+
+def _of_outputs(step: StepBudget, group: list[_Again], rank: Rank | None) -> Iterator[Finding]:
+    all_ns = sum(one.ns for one in group)
+    cost = round(sum(one.ns * one.outputs.again / one.outputs.inputs for one in group))
+    if not group or step.is_negligible(cost):
         return
-    row = calls[0][1]
-    all_ns = cost_of_calls(sum(ns for ns, _ in calls), row, lines, step, backward=False)
-    cost = round(all_ns * outputs.again / outputs.inputs)
-    if step.is_negligible(cost) or outputs.again < _AGAIN * outputs.inputs:
-        return
-    name = outputs.module
+    outputs, row, *_ = group[0]
+    again, inputs = sum(one.outputs.again for one in group), sum(one.outputs.inputs for one in group)
+    name, backward = outputs.module, any(one.backward for one in group)
+    at_lines = f"line{'s' * (len(group) > 1)} {' and '.join(map(str, sorted({one.row.line for one in group})))}"
     argument = _of_reference(rank)
     trains = step.counted_by is None or step.counted_by.by not in ("module", "round")
     # Where nothing trains, what is left to choose is which inputs the function of the call gets.
     caller = None if trains else outputs.called_from
     before = ", before training," if trains else ""
     once = f"Call {name} once for each input{before} and keep the results where they fit in memory"
+    once += ", under torch.no_grad()" if backward else ""
     yield _finding(
         step,
         cost,
         spent=row.at,
         change=argument or caller or row.at,
         message=(
-            f"{name}, which nothing trains, got {percent(outputs.again, outputs.inputs)} of its inputs in an earlier "
-            f"step already: {step.shown(cost)}."
+            f"{name}, which nothing trains, got {percent(again, inputs)} of its inputs in an earlier "
+            f"step already{f', in {at_lines}' if len(group) > 1 else ''}: {step.shown(cost)}"
+            f"{', the backward included' if backward else ''}."
         ),
         advice=f"{once}{' (of trl: precompute_ref_log_probs=True)' if argument is not None else ''}.",
-        evidence=Evidence.ms(
-            f"calls of {name} in line {row.line}", all_ns, f"{outputs.again:,} of {outputs.inputs:,} inputs came again"
-        ),
+        evidence=Evidence.ms(f"calls of {name} in {at_lines}", all_ns, f"{again:,} of {inputs:,} inputs came again"),
     )
 
 

@@ -151,6 +151,11 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
             end, if time follows their length; None where no input had a length (`padding_of_longest`) on a CPU.
         builds_graph: Whether gradients were enabled in the first call.
         drops_value: Whether it is a metric of torchmetrics, called in a statement that keeps nothing of its value.
+        number: Equal for calls of the same object in the traced step; None: not recorded.
+        draws: Whether random numbers were drawn in one of the calls, or that is not known.
+        passes_on: Whether an input of one of the calls needed a gradient, or something that the first one read and that
+            is no parameter of the module.
+        reached: Whether a backward of the step reached what the first call returned; None: not known.
     """
 
     module: str
@@ -171,6 +176,10 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
     padded_ns: Count | None = None
     builds_graph: bool = True
     drops_value: bool = False
+    number: int | None = None
+    draws: bool = False
+    passes_on: bool = False
+    reached: bool | None = None
 
 
 class ConstantCalls(msgspec.Struct, frozen=True, kw_only=True):
@@ -296,8 +305,8 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
     ``masked_places`` one per number of places that attention masks, ``weight_penalties`` one per line that sums up
     squares of parameters, ``repeated_closures`` at most one, for the steps of an L-BFGS that begin where the step
     before has evaluated, ``regrown_inputs`` one per line, phase and module, ``recomputed_outputs`` one per frozen
-    module that gets the same inputs again. ``paths`` has the samples of ``rows`` without those in workers; None: none,
-    or recorded before version 0.2.
+    module and line that gives it the same inputs again. ``paths`` has the samples of ``rows`` without those in
+    workers; None: none, or recorded before version 0.2.
     ``training_inputs`` are lines whose results training reads: see `perfkit.record.samplers.training_inputs`.
     ``intervals`` has one entry per hot line that runs in every N-th step, ``host_reads`` one per hot line outside of
     training that reads the values of tensors, ``numpy_draws`` one per hot line that draws with numpy's ``choice`` in a

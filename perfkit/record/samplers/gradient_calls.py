@@ -133,9 +133,10 @@ def await_backward(answer: Any) -> list[bool] | None:
         if not reached:
             reached.append(True)
 
-    with errors_dropped():  # tensors of some transforms take no hook
+    with errors_dropped():  # nodes of some transforms take no hook
         for tensor in _with_graph(answer):
-            tensor.register_hook(note)
+            # Of the node: a hook of the tensor would be saved and copied with it.
+            tensor.grad_fn.register_prehook(note)
             found = reached
     return found
 

@@ -92,8 +92,8 @@ def check(step: StepBudget, lines: Lines, ledger: Ledger | None = None, rank: Ra
     for group in groups.values():
         # Ops of one line hide the others: what they are told to call once is the module, or what calls it.
         if not any(known & {(outputs.file, outputs.line), (outputs.file, outputs.function)} for outputs in group):
-            calls = [one for outputs in group if (one := _called_again(outputs, lines, step)) is not None]
-            yield from _of_outputs(step, sorted(calls, key=lambda one: -one.ns), rank)
+            of_lines = [one for outputs in group if (one := _called_again(outputs, lines, step)) is not None]
+            yield from _of_outputs(step, sorted(of_lines, key=lambda one: -one.ns), rank)
 
 
 class _Again(NamedTuple):

@@ -261,7 +261,10 @@ def _linked(findings: list[Finding], rules: Sequence[Rule]) -> list[Finding]:
         rule, spent = by_id[finding.rule], finding.spent
         causes = [cause for cause in rule.follows if cause in quantified]
         if spent is not None:
-            causes += [cause for cause in rule.follows_at_line if (cause, spent.file, spent.line) in lines]
+            # A line of a loop's body is also at the loop, which is then what to edit.
+            both = (spent, *((finding.change,) if finding.change is not None else ()))
+            at = {one.line for one in both if (one.file, one.function) == (spent.file, spent.function)}
+            causes += [cause for cause in rule.follows_at_line if any((cause, spent.file, one) in lines for one in at)]
             causes += [cause for cause in rule.follows_in_function if (cause, spent.file, spent.function) in functions]
         linked.append(msgspec.structs.replace(finding, follows=causes[0]) if causes else finding)
     return linked

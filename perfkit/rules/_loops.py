@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -92,7 +92,8 @@ class LoopOps(NamedTuple):
     from their limit or whose ops are small, of ``total_ns``, and ``python_ns`` what of that is outside of ops;
     ``limit_ns`` is what these rows take at their limit where one iteration does the work of all, with the overhead of
     one. ``before_model`` is whether it runs before any module, ``recurrent`` whether it is a recurrence (see
-    `_is_recurrence`), and ``carries`` is `TracedLine.loop_carries`.
+    `_is_recurrence`), and ``carries`` is `TracedLine.loop_carries`. ``busiest`` is the line of its body that has most
+    of ``slow_ns``; None: none has.
     """
 
     at: Location
@@ -107,6 +108,7 @@ class LoopOps(NamedTuple):
     before_model: bool
     recurrent: bool = False
     carries: bool = False
+    busiest: Location | None = None
 
 
 def ops_of_loops(lines: Lines, ledger: Ledger, small_ns: float) -> Iterator[LoopOps]:
@@ -128,7 +130,7 @@ def ops_of_loops(lines: Lines, ledger: Ledger, small_ns: float) -> Iterator[Loop
         body = {(file, row.line) for row in rows if row.line != line}
         if body & closures:
             continue
-        called = _only_called_from(body, lines)
+        called = only_called_from(body, lines)
         below = [row for row in lines.traced if (row.file, row.function) in called]
         here = [row for row in ledger.rows if _is_in(row, body, called)]
         # A call in a comprehension is one run of its line, and several of the function that it calls.
@@ -138,8 +140,9 @@ def ops_of_loops(lines: Lines, ledger: Ledger, small_ns: float) -> Iterator[Loop
         if calls and not recurrent:
             continue
         slow = [row for row in here if _is_slow(row, small_ns)]
+        at = Location(file=file, line=line, function=function, owner="user")
         yield LoopOps(
-            at=Location(file=file, line=line, function=function, owner="user"),
+            at=at,
             functions=frozenset({(file, function), *called}),
             iterations=iterations,
             rounds=rounds,
@@ -151,7 +154,29 @@ def ops_of_loops(lines: Lines, ledger: Ledger, small_ns: float) -> Iterator[Loop
             before_model=all(row.before_model for row in own),
             recurrent=recurrent,
             carries=any(row.loop_carries for row in own),
+            busiest=busiest_of(_times(slow), at, {(row.file, row.line) for row in own}),
         )
+
+
+def busiest_of(
+    times: Mapping[Location, int], loop: Location, body: Collection[tuple[str, int | None]]
+) -> Location | None:
+    """The line of a loop's body, other than its statement, that has most of these times; None where none has."""
+    of_line: Counter[tuple[str, int | None]] = Counter()
+    for at, ns in times.items():
+        of_line[at.file, at.line] += ns
+    for (file, line), ns in of_line.most_common(1):
+        if (file, line) in body and line != loop.line and ns > MAJORITY * of_line.total():
+            return msgspec.structs.replace(loop, line=line)
+    return None
+
+
+def _times(rows: Sequence[LedgerRow]) -> Counter[Location]:
+    times: Counter[Location] = Counter()
+    for row in rows:
+        if row.at is not None:
+            times[row.at] += row.ns
+    return times
 
 
 def _runs(loop: Sequence[TracedLine]) -> tuple[int, int]:
@@ -209,7 +234,7 @@ def _is_recurrence(calls: Sequence[ModuleCalls], iterations: int, rows: Sequence
     )
 
 
-def _only_called_from(body: set[tuple[str, int]], lines: Lines) -> set[Function]:
+def only_called_from(body: set[tuple[str, int]], lines: Lines) -> set[Function]:
     """The user's functions all of whose callers in the step are these lines, or functions of this kind."""
     found: set[Function] = set()
     while True:

@@ -14,8 +14,10 @@ from perfkit.ledger.rows import LedgerRow
 from perfkit.ledger.step_budget import StepBudget
 from perfkit.measures.results.host import Ops, Repeat
 from perfkit.measures.results.measurements import Measurements
+from perfkit.measures.results.patterns import UnfusedAttention
 from perfkit.measures.results.work import OpWorkTime, StepWork
-from perfkit.rules.ops import many_small_ops
+from perfkit.rules._engine import Rule, run_rules
+from perfkit.rules.ops import attention_unfused, many_small_ops
 from perfkit.run.records import Lines, ModuleCalls, RepeatedClosure, TracedLine
 
 MS = 1_000_000
@@ -150,7 +152,7 @@ def test_of_two_loops_that_run_as_often_the_one_whose_lines_call_the_ops_is_name
     [unknown] = build.findings(many_small_ops, step, ops(repeat()), calls)
     [known] = build.findings(many_small_ops, step, ops(repeat()), calls, work)
 
-    assert (unknown.spent.line, known.spent.line) == (31, 11)
+    assert (unknown.spent.line, known.change.line) == (31, 11)
 
     def row(us: int, line: int, function: str) -> OpWorkTime:
         at = Location(file="model.py", line=line, function=function)
@@ -160,7 +162,7 @@ def test_of_two_loops_that_run_as_often_the_one_whose_lines_call_the_ops_is_name
     rows = (row(300, 12, "mix"), row(100, 12, "mix.<locals>.<listcomp>"), row(200, 32, "main"))
     [summed] = build.findings(many_small_ops, step, ops(repeat()), calls, msgspec.structs.replace(work, rows=rows))
 
-    assert summed.spent.line == 11
+    assert summed.change.line == 11
 
 
 def test_of_a_body_that_is_mostly_a_loop_itself_that_loop_is_named(build: Any) -> None:
@@ -175,7 +177,7 @@ def test_of_a_body_that_is_mostly_a_loop_itself_that_loop_is_named(build: Any) -
         many_small_ops, build.step(20, forward=20), ops(repeat(iterations=17, ops=17 * 35)), calls, work
     )
 
-    assert finding.spent.line == 40
+    assert finding.change.line == 40
     assert "A loop runs 119 times per step over 5 small ops" in finding.message
 
 
@@ -221,7 +223,7 @@ def test_a_body_with_two_equal_statements_is_a_loop_of_the_users(build: Any) -> 
 
     [found] = build.findings(many_small_ops, build.step(20, forward=20), ops(repeat(names=("aten::mul",))), calls, work)
 
-    assert (found.severity, found.spent.line) == ("warning", 39)
+    assert (found.severity, found.change.line) == ("warning", 39)
     assert "A loop runs 50 times per step over" in found.message
 
 
@@ -305,7 +307,7 @@ def test_a_layer_for_each_slice_is_a_loop_where_the_ledger_has_it_far_from_its_l
 
     [finding] = by_ledger(build, traced, *rows_of_loop(limit_ms=1))
 
-    assert (finding.spent.line, finding.cost_ns) == (21, round(10 * MS * 47 / 48))
+    assert (finding.change.line, finding.cost_ns) == (21, round(10 * MS * 47 / 48))
     assert finding.saving_low_ns == pytest.approx(0.7 * 10 * MS * 47 / 48, rel=0.01)
     assert "runs 48 times per step over 1 ops each, far from what the machine can do" in finding.message
     assert by_ledger(build, traced, *rows_of_loop(limit_ms=7)) == []
@@ -340,11 +342,11 @@ def test_short_loops_that_each_iteration_begins_are_its_own_unless_one_has_most_
     inside = msgspec.structs.replace(computing, ns=4 * MS, at=at)
 
     [finding] = by_ledger(build, lines(*outer, *inner), computing, overhead, inside, other)
-    assert (finding.spent.line, finding.cost_ns) == (21, round(14 * MS * 47 / 48))
+    assert (finding.change.line, finding.cost_ns) == (21, round(14 * MS * 47 / 48))
 
     most = msgspec.structs.replace(inside, ns=40 * MS)
     [finding] = by_ledger(build, lines(*outer, *inner), computing, overhead, most, other, others_ms=30)
-    assert (finding.spent.line, finding.cost_ns) == (24, 20 * MS)
+    assert (finding.change.line, finding.cost_ns) == (24, 20 * MS)
 
 
 def test_a_loop_in_another_one_is_not_the_part_of_an_earlier_one_that_goes_round_as_often(build: Any) -> None:
@@ -357,7 +359,7 @@ def test_a_loop_in_another_one_is_not_the_part_of_an_earlier_one_that_goes_round
 
     [finding] = by_ledger(build, lines(*earlier, *outer, *inner), computing, overhead, inside, other)
 
-    assert finding.spent.line == 21
+    assert finding.change.line == 21
 
 
 def test_a_loop_that_runs_in_two_phases_is_one(build: Any) -> None:
@@ -380,7 +382,7 @@ def test_of_a_loop_that_needs_its_own_results_the_loop_in_it_that_does_not_is_na
 
     [finding] = by_ledger(build, lines(outer, inner), *rows_of_loop(limit_ms=1))
 
-    assert finding.spent.line == 21
+    assert finding.change.line == 21
     assert "one call over the whole tensor" in finding.advice
 
 
@@ -430,7 +432,7 @@ def test_a_recurrence_written_by_hand_is_found_and_one_with_attention_a_rollout_
 
     [finding] = by_ledger(build, lines(step_by_step), *rows, backward)
 
-    assert (finding.spent.line, finding.cost_ns) == (21, round(11 * MS * 47 / 48))
+    assert (finding.change.line, finding.cost_ns) == (21, round(11 * MS * 47 / 48))
     assert "nn.GRU" in finding.advice
     assert by_ledger(build, lines(step_by_step), *rows) == []
     assert by_ledger(build, lines(step_by_step), *rows, backward, attends) == []
@@ -487,3 +489,87 @@ def test_the_advice_for_a_loop_that_needs_its_own_results_is_to_compile_it(build
     for finding in (repeated, slow):
         assert "torch.compile" in finding.advice
         assert "one call over the whole tensor" not in finding.advice
+
+
+def at_lines(**ns_at: int) -> StepWork:
+    """Time of ``aten::mul`` below lines: ``line_12=MS``."""
+    rows = [
+        OpWorkTime(
+            op="aten::mul", phase="forward", ns=ns, calls=100, ops=100,
+            at=Location(file="model.py", line=int(name.removeprefix("line_")), function="mix"),
+        )
+        for name, ns in ns_at.items()
+    ]  # fmt: skip
+    return StepWork(source="stacks-0", step_ns=20 * MS, rows=tuple(rows))
+
+
+def test_the_line_of_the_body_with_most_of_the_ops_is_where_the_time_passes_and_the_loop_what_to_edit(
+    build: Any,
+) -> None:
+    calls = lines(line_of(11, 101, 11), line_of(12, 100, 11), line_of(13, 100, 11))
+    step = build.step(20, forward=20)
+
+    [one] = build.findings(many_small_ops, step, ops(repeat()), calls, at_lines(line_12=MS, line_13=3 * MS))
+    [even] = build.findings(many_small_ops, step, ops(repeat()), calls, at_lines(line_12=MS, line_13=MS))
+    [header] = build.findings(many_small_ops, step, ops(repeat()), calls, at_lines(line_11=3 * MS, line_13=MS))
+
+    assert (one.spent.line, one.spent.function, one.change.line, one.change.function) == (13, "mix", 11, "mix")
+    assert [(found.spent.line, found.change) for found in (even, header)] == [(11, None)] * 2
+
+
+@pytest.mark.parametrize(("loop", "follows"), [(11, "attention-unfused"), (51, None)])
+def test_the_busiest_line_of_a_loop_over_heads_still_belongs_to_the_attention_at_that_loop(
+    build: Any, loop: int, follows: str | None
+) -> None:
+    calls = lines(line_of(11, 101, 11), line_of(12, 100, 11), line_of(52, 64, loop))
+    attention = UnfusedAttention(
+        at=Location(file="model.py", line=52, function="mix", owner="user"), ops=("aten::bmm",), shape=None,
+        count=64.0, ns=30 * MS, backward_ns=0, matmuls_ns=10 * MS, matmuls_backward_ns=0, lines_ns=30 * MS,
+        scores_bytes=36_864, inputs_bytes=36_864, masked=False,
+    )  # fmt: skip
+    patterns = build.patterns(step_ms=100, attention=(attention,))
+    rules = (Rule.of(many_small_ops), Rule.of(attention_unfused))
+    step = build.step(100, forward=100)
+    of_loop = repeat(host_ns=40 * MS, ops=9000, op_ns=40 * MS)
+    found = run_rules(rules, build.measurements(step, ops(of_loop), calls, at_lines(line_12=MS), patterns)).findings
+
+    assert {one.rule for one in found} == {"many-small-ops", "attention-unfused"}
+    [small] = [one for one in found if one.rule == "many-small-ops"]
+    assert small.spent is not None
+    assert small.change is not None
+    assert (small.spent.line, small.change.line, small.follows) == (12, 11, follows)
+
+
+def test_ops_with_the_same_names_elsewhere_in_the_step_leave_the_busiest_line_of_a_loop_as_it_is(build: Any) -> None:
+    calls = lines(line_of(11, 101, 11), line_of(12, 100, 11), line_of(40, 1, None, "loss"))
+
+    [found] = build.findings(
+        many_small_ops, build.step(20, forward=20), ops(repeat()), calls, at_lines(line_12=MS, line_40=5 * MS)
+    )
+
+    assert (found.spent.line, found.change.line) == (12, 11)
+
+
+def test_a_loop_whose_ops_are_in_a_function_that_it_calls_is_named_itself(build: Any) -> None:
+    caller = Location(file="model.py", line=13, function="mix", owner="user")
+    helper = msgspec.structs.replace(line_of(40, 100, None, "helper"), callers=(caller,))
+    calls = lines(line_of(11, 101, 11), line_of(12, 100, 11), line_of(13, 100, 11), helper)
+    work = at_lines(line_12=2 * MS)
+    below = msgspec.structs.replace(work.rows[0], at=Location(file="model.py", line=40, function="helper"), ns=3 * MS)
+    work = msgspec.structs.replace(work, rows=(*work.rows, below))
+
+    [found] = build.findings(many_small_ops, build.step(20, forward=20), ops(repeat()), calls, work)
+
+    assert (found.spent.line, found.change) == (11, None)
+
+
+def test_of_a_loop_of_different_ops_too_the_busiest_line_is_where_the_time_passes(build: Any) -> None:
+    first, overhead, *rest = rows_of_loop(limit_ms=1)
+    at = Location(file="model.py", line=23, function="forward", owner="user")
+    loop = lines(line_of(21, 49, 21, "forward"), line_of(22, 48, 21, "forward"), line_of(23, 48, 21, "forward"))
+
+    [one] = by_ledger(build, loop, first, overhead, *rest)
+    [even] = by_ledger(build, loop, first, overhead, msgspec.structs.replace(first, at=at, ns=10 * MS), *rest)
+
+    assert (one.spent.line, one.change.line) == (22, 21)
+    assert (even.spent.line, even.change) == (21, None)

@@ -51,7 +51,7 @@ from perfkit.ledger.rows import COMPUTING, PYTHON
 from perfkit.ledger.step_budget import MAJORITY, StepBudget
 from perfkit.measures.results.host import Ops, Repeat
 from perfkit.measures.results.work import StepWork
-from perfkit.rules._loops import LoopOps, ops_of_loops
+from perfkit.rules._loops import LoopOps, busiest_of, only_called_from, ops_of_loops
 from perfkit.run.records import Lines, TracedLine
 
 ID = "many-small-ops"
@@ -140,7 +140,8 @@ def _slow_loops(
         yield step.finding(
             cost=cost,
             saving=(cost - remains, step.maximum_saving(cost)),
-            spent=loop.at,
+            spent=loop.busiest or loop.at,
+            change=loop.at if loop.busiest is not None else None,
             message=(
                 f"A loop runs {loop.iterations:,} times per step over {loop.ops / loop.iterations:.0f} ops each, "
                 f"far from what the machine can do: {step.shown(cost)}, backward included."
@@ -202,7 +203,8 @@ def _repeats(step: StepBudget, ops: Ops, lines: Lines | None, work: StepWork | N
         yield step.finding(
             cost=cost,
             saving=(low, step.maximum_saving(cost)),
-            spent=loop or caller,
+            spent=(busiest := _busiest_line(loop, repeat, lines, work)) or loop or caller,
+            change=loop if busiest is not None else None,
             message=(
                 f"{_often(caller, calls)} loop{' in a library' if in_library else ''} runs "
                 f"{iterations / max(1, calls):.0f} times{'' if calls else ' per step'} over "
@@ -306,6 +308,18 @@ def _ops_ns(repeat: Repeat, loop: Sequence[TracedLine], work: StepWork | None) -
     """The time of these ops below the lines of a loop."""
     lines = {(row.file, row.line) for row in loop}
     return sum(ns for at, ns in _called_at(repeat, work).items() if (at.file, at.line) in lines)
+
+
+def _busiest_line(loop: Location | None, repeat: Repeat, lines: Lines | None, work: StepWork | None) -> Location | None:
+    """The line of the loop's body below which most of the time of its ops passes; None where there is none."""
+    rows = _loops(lines).get(loop, []) if loop is not None else []
+    if loop is None or lines is None or not rows:
+        return None
+    body = {(row.file, row.line) for row in rows}
+    functions = only_called_from(body, lines)
+    called = _called_at(repeat, work)
+    inside = {at: ns for at, ns in called.items() if (at.file, at.line) in body or (at.file, at.function) in functions}
+    return busiest_of(inside, loop, body)
 
 
 def _caller_of(repeat: Repeat, work: StepWork | None) -> Location | None:

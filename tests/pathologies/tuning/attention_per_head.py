@@ -24,8 +24,8 @@ class Attention(nn.Module):
         else:
             heads = []
             for head in range(HEADS):  # spent: many-small-ops  # change: many-small-ops
-                scores = q[:, head] @ k[:, head].transpose(1, 2) / math.sqrt(WIDTH // HEADS)
-                heads.append(scores.softmax(-1) @ v[:, head])
+                scores = q[:, head] @ k[:, head].transpose(1, 2) / math.sqrt(WIDTH // HEADS)  # spent: many-small-ops
+                heads.append(scores.softmax(-1) @ v[:, head])  # spent: many-small-ops
             mixed = torch.stack(heads, dim=1)
         return x + self.project_out(mixed.transpose(1, 2).flatten(2))
 

@@ -30,11 +30,11 @@ class Lion(torch.optim.Optimizer):
             torch._foreach_lerp_(momenta, grads, 0.01)
             return
         for p in params:  # spent: many-small-ops  # change: many-small-ops
-            momentum = self.momenta[p]
-            update = (momentum * 0.9 + p.grad * 0.1).sign()
-            p.mul_(1 - lr * 0.01)
-            p.add_(update * -lr)
-            momentum.mul_(0.99).add_(p.grad * 0.01)
+            momentum = self.momenta[p]  # spent: many-small-ops
+            update = (momentum * 0.9 + p.grad * 0.1).sign()  # spent: many-small-ops
+            p.mul_(1 - lr * 0.01)  # spent: many-small-ops
+            p.add_(update * -lr)  # spent: many-small-ops
+            momentum.mul_(0.99).add_(p.grad * 0.01)  # spent: many-small-ops
 
 
 torch.manual_seed(0)

@@ -25,8 +25,8 @@ class LeakyMemory(nn.Module):
         state = torch.zeros_like(x[:, 0])
         states = []
         for t in range(x.shape[1]):  # spent: many-small-ops  # change: many-small-ops
-            state = self.decay * state + (1 - self.decay) * x[:, t]
-            states.append(state)
+            state = self.decay * state + (1 - self.decay) * x[:, t]  # spent: many-small-ops
+            states.append(state)  # spent: many-small-ops
         return torch.stack(states, dim=1)
 
 

@@ -58,8 +58,9 @@ ID = "many-small-ops"
 CLAIMS = (*COMPUTING, *PYTHON)
 #: Anomaly detection adds small ops to every node.
 FOLLOWS = ("anomaly-detection",)
-#: A loop over heads is the attention: what one fused call saves is known better than for loops in general.
-FOLLOWS_AT_LINE = ("attention-unfused",)
+#: A loop over heads is the attention: what one fused call saves is known better than for loops in general. A loop over
+#: values that are logged, or in a metric, is that.
+FOLLOWS_AT_LINE = ("attention-unfused", "logging-in-step", "metric-in-step")
 
 _REPEATS = 10
 #: An op is small up to this many times the overhead of an op (calibrated on one machine).

@@ -308,7 +308,7 @@ def test_a_program_without_a_model_has_the_rounds_of_its_loop_as_steps(cli: Any,
     assert len(rank.steps) > 100
     verdict = " ".join(done.stderr.split())
     assert "A round of the loop at line 11 takes" in verdict
-    assert re.search(r"1 many-small-ops \S+:4 ", verdict)
+    assert re.search(r"Fix many-small-ops at \S+:4 first", verdict)
 
 
 def test_a_script_that_cannot_be_compiled_fails_as_python_says_it(cli: Any, tmp_path: Path) -> None:

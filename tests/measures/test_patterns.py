@@ -67,6 +67,85 @@ def test_a_fused_attention_and_a_classifier_with_a_softmax_are_none(tmp_path: Pa
     assert recorded(tmp_path, step).attention == ()
 
 
+def _edges(scores: torch.Tensor) -> torch.Tensor:
+    return torch.where(torch.eye(128) > 0, F.leaky_relu(scores), -9e15 * torch.ones_like(scores)).softmax(-1)
+
+
+LEFT, RIGHT = (torch.randn(4, 16, 1, requires_grad=True) for _ in range(2))
+OF_PAIR = torch.randn(32, 1, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    "attend",
+    [
+        lambda h: _edges(h @ LEFT + (h @ RIGHT).mT) @ h,
+        lambda h: _edges(h[0, 0] @ LEFT[0] + (h[0, 0] @ RIGHT[0]).T) @ h[0, 0],
+        lambda h: _edges(torch.einsum("bhnd,hde->bhne", h, LEFT) + torch.einsum("bhnd,hde->bhen", h, RIGHT)) @ h,
+        lambda h: (
+            _edges(
+                (
+                    torch.cat((h[0, :, :, None].expand(4, 128, 128, 16), h[0, :, None].expand(4, 128, 128, 16)), -1)
+                    @ OF_PAIR
+                ).squeeze(-1)
+            )
+            @ h[0]
+        ),
+        lambda h: ((h[:, :, :, None] + h[:, :, None]).tanh() @ OF_PAIR[:16, 0]).softmax(-1) @ h,
+    ],
+    ids=["of vectors", "of one sample", "of vectors by einsum", "of each pair, concatenated", "a layer over each pair"],
+)
+def test_scores_that_are_no_product_of_queries_and_keys_are_no_attention_that_can_be_fused(
+    tmp_path: Path, attend: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    h = qkv()[0]
+
+    assert recorded(tmp_path, lambda: attend(h).sum().backward()).attention == ()
+
+
+BIAS = torch.randn(4, 128, 128)
+PLACES = torch.randn(4, 16, 255)
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        lambda q, k: q @ k.mT + BIAS,
+        lambda q, k: torch.einsum("bhqd,bhkd->bhqk", q, k) / 4,
+        lambda q, k: torch.einsum("bqhd,bkhd->bhqk", q.transpose(1, 2), k.transpose(1, 2)) + BIAS,
+        lambda q, k: torch.baddbmm(BIAS, q[0], k[0].mT),
+        lambda q, k: q @ k.mT + (q @ PLACES)[..., :128],
+        lambda q, k: (k @ q.mT).mT,
+        lambda q, k: torch.cat((q @ k.mT, torch.zeros(4, 4, 128, 1)), -1),
+        lambda q, k: (q.view(4, 2, 256, 16) @ k[:, :2].mT).view(4, 4, 128, 128),
+        lambda q, k: q[:, :, :64] @ k.mT + (q[:, :, :64, :1] + k[..., 0][:, :, None]),
+    ],
+    ids=[
+        "with a bias",
+        "by einsum",
+        "by einsum of another order",
+        "added to a bias",
+        "and of places",
+        "turned",
+        "with a column for none",
+        "of shared keys",
+        "and a sum of vectors",
+    ],
+)
+def test_scores_with_a_product_of_queries_and_keys_are_attention(
+    tmp_path: Path, scores: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> None:
+    q, k, v = qkv()
+
+    def step() -> None:
+        weights = scores(q, k).softmax(-1)
+        (weights[..., :128] @ (v if weights.dim() == 4 else v[0])).sum().backward()
+
+    [found] = recorded(tmp_path, step).attention
+
+    assert found.shape is not None
+    assert found.shape.endswith(("128x128", "128x129", "64x128"))
+
+
 def test_elementwise_ops_in_a_row_make_a_chain_with_the_bytes_that_fusing_avoids(tmp_path: Path) -> None:
     x = torch.randn(64, 1024, requires_grad=True)
 

@@ -20,6 +20,9 @@ EDGES = torch.zeros(500, 500).index_put_((torch.arange(500), torch.arange(500) *
 PAIRS = EDGES + torch.eye(500)
 IN_PAIRS = int(torch.count_nonzero(PAIRS))
 
+IS_PAIR = (PAIRS > 0).index_put_((torch.tensor([0, 0, 9]), torch.tensor([5, 9, 11])), torch.tensor(True))
+SCORES = torch.randn(2, 500, 500, requires_grad=True)
+
 
 def found(step: Callable[[], Any]) -> tuple[SparseInput, ...]:
     log = ConstantOpLog(lambda: "forward")
@@ -82,4 +85,60 @@ def test_a_matrix_of_zeros_in_a_product_is_counted_at_its_line(
     ],
 )
 def test_what_is_not_sparse_for_good_is_not_counted(step: Callable[[], Any]) -> None:
+    assert found(step) == ()
+
+
+def attend(scores: torch.Tensor, *, dropout: float = 0.0) -> torch.Tensor:
+    return F.dropout(scores.softmax(-1), dropout) @ NODES
+
+
+def below(share: float) -> torch.Tensor:
+    """Scores of which all but the highest ones of each row are masked."""
+    lowest = SCORES.kthvalue(round(500 * share), -1, keepdim=True).values
+    return SCORES.masked_fill(lowest > SCORES, float("-inf"))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda: attend(torch.where(IS_PAIR, F.leaky_relu(SCORES), -9e15 * torch.ones_like(SCORES))),
+        lambda: attend(SCORES.masked_fill(~IS_PAIR, float("-inf")), dropout=0.5),
+        lambda: attend((SCORES + (~IS_PAIR) * -1e9).detach()),
+    ],
+    ids=["where", "masked, with a dropout", "added, in an evaluation"],
+)
+def test_attention_of_which_a_mask_leaves_few_pairs_is_counted_as_such_without_its_dropout(
+    step: Callable[[], Any],
+) -> None:
+    [row] = found(step)
+
+    assert (row.shape, row.elements, row.nonzero) == ((500, 500), 500_000, 2 * int(torch.count_nonzero(IS_PAIR)))
+    assert row.is_attention
+    assert not row.is_one_hot
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda: attend(SCORES),
+        lambda: attend(SCORES.masked_fill(torch.ones(500, 500).triu(1) > 0, float("-inf"))),
+        lambda: attend(SCORES.masked_fill(torch.arange(500) > 4, float("-inf"))),
+        lambda: attend(SCORES * 10_000),
+        lambda: attend((SCORES * 10_000).detach()),
+        lambda: attend(below(0.99)),
+        lambda: (SCORES.masked_fill(~IS_PAIR, float("-inf")).softmax(-1) + 1) @ NODES,
+        lambda: SCORES.masked_fill(~IS_PAIR, float("-inf")).softmax(-1).sum(-1) @ torch.ones(500, 3),
+    ],
+    ids=[
+        "without a mask",
+        "a causal mask",
+        "samples without their padding",
+        "far apart",
+        "far apart, in an evaluation",
+        "the highest ones",
+        "what is no longer zero",
+        "sums of it",
+    ],
+)
+def test_attention_whose_zeros_are_few_or_chosen_by_its_scores_is_not_counted(step: Callable[[], Any]) -> None:
     assert found(step) == ()

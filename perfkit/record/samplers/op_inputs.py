@@ -152,6 +152,7 @@ class OpInputs:
         self.fft_lengths.add(func, arguments, site)
         if func.overloadpacket.__name__ != _VIEW:
             self._follow(func, arguments, out, site)
+        self.sparse_inputs.follow(func, arguments, out)
         # Last: tensors without memory raise there.
         self.weight_penalties.add(func, arguments, out, site)
         if func.overloadpacket.__name__ != _VIEW:

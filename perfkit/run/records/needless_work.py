@@ -136,7 +136,8 @@ class SparseInput(CodeLine, frozen=True, kw_only=True):
     """A line that multiplies matrices of one ``shape`` (rows, columns), most of whose elements are zero.
 
     Of the ``elements`` that go into its ``calls`` products in a step, ``nonzero`` are not zero. It ``is_one_hot`` where
-    each row of the left operand has a single one.
+    each row of the left operand has a single one. It ``is_attention`` where the matrices are softmaxes of masked
+    scores: what a dropout sets to zero after them counts as not zero.
     """
 
     shape: tuple[Count, Count]
@@ -144,6 +145,7 @@ class SparseInput(CodeLine, frozen=True, kw_only=True):
     nonzero: Count
     calls: Count
     is_one_hot: bool
+    is_attention: bool = False
 
 
 class DiagonalMatrix(CodeLine, frozen=True, kw_only=True):

@@ -200,8 +200,7 @@ class LineTracer:
         return self._own_returned
 
     def _differentiated(self, frame: FrameType) -> Trace:
-        self._modules.backwards += 1
-        self._modules.grads += (is_grad := frame.f_code is self._grad)
+        self._modules.differentiate(frame, is_grad=(is_grad := frame.f_code is self._grad))
         caller = user_caller(frame)
         site = (caller.f_code, line_of(caller)) if caller is not None else None
         self._gradients.enter(frame, site, self.now_ns, is_grad=is_grad)

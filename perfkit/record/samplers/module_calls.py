@@ -29,7 +29,7 @@ import torch
 
 from perfkit._code_owner import frames_outwards
 from perfkit._raised_signals import leave_to_program
-from perfkit.record.input_slices import slices_of, version_of
+from perfkit.record.input_slices import slices_of
 from perfkit.record.program_values import is_plain, is_tensor, is_tracing, unseen, values_in
 from perfkit.record.samplers.call_paths import (
     Path,
@@ -44,6 +44,8 @@ from perfkit.record.samplers.dropped_metrics import drops_value
 from perfkit.record.samplers.fingerprints import Contents, fingerprint, random_state
 from perfkit.record.samplers.gradient_calls import await_backward, leads_elsewhere
 from perfkit.record.samplers.input_padding import padding_of_longest
+from perfkit.record.samplers.module_state import has_active_dropout, state_of
+from perfkit.record.samplers.rollouts import LearnedUses, Moves
 from perfkit.record.samplers.sample_loops import items_of_loop
 from perfkit.run.records import ModuleCalls, Phase
 
@@ -82,6 +84,7 @@ class ModuleCall:
         "items",
         "keys",
         "module",
+        "moves",
         "padded",
         "parts",
         "passes_on",
@@ -109,6 +112,8 @@ class ModuleCall:
         self.state: tuple[Any, ...] = ()
         #: A repeated call from the line of the first: the line that led to it and not to the first.
         self.again_at: Site | None = None
+        #: What it may be the first one of.
+        self.moves: Moves | None = None
         #: Whether its input was seen before, and whether the module's parameters were updated since.
         self.repeated = self.updated = False
         #: Its input, where the same lines gave it that before, without gradients: dropout makes another answer of it.
@@ -138,6 +143,7 @@ class _SiteSums:
         self.grads, self.state = 0, call.state
         self.again_at: Site | None = None
         self.items = call.items
+        self.moves = call.moves
         self.passes_on = self.draws = False
         #: Whether a backward reached what the first call returned: empty, one True after it; None: that had no graph.
         self.reached: list[bool] | None = None
@@ -172,6 +178,10 @@ class ModuleCallLog:
         self.entered = 0
         #: Backwards that have started, those of them by `torch.autograd.grad`, and batches that were fetched so far.
         self.backwards = self.grads = self.fetches = 0
+        #: Inspected calls that have not returned: those around the next one.
+        self._around = 0
+        #: The graph of the first backward after calls that may be a rollout.
+        self._learned = LearnedUses()
         #: The phase of the first call from each line.
         self.phases: dict[Site, Phase] = {}
         #: Whether any module was called yet.
@@ -197,21 +207,28 @@ class ModuleCallLog:
             self._find_loop(frame, call, values)
         except Exception as error:  # noqa: BLE001 - source of any form, modules with attributes of any kind
             leave_to_program(error)
-            call.items = None
+            call.items = call.moves = None
+        self._around += 1
         call.started_ns = self._now_ns()
         return call
 
     def _find_loop(self, frame: FrameType, call: ModuleCall, values: list[Any]) -> None:
-        """Look at the loop around the first call of a module from a line."""
+        """Look at the loop around the first call of a module from a line, and whether others are like the first."""
+        passed = (self.backwards, self.fetches)
         sums = self._sums.get((call.path[0], id(call.module), call.phase))
-        if sums is not None or not _is_one_sample(values):
-            if sums is not None and sums.items is not None and not _is_one_sample(values):
+        if sums is not None:
+            if sums.moves is not None and not sums.moves.go_on(values, passed):
+                sums.moves = None
+            if sums.items is not None and not _is_one_sample(values):
                 sums.items = None
             return
         caller = next(one for one in frames_outwards(frame.f_back) if one.f_code is call.path[0][0])
-        call.items = items_of_loop(caller, call.module)
+        if not self._around:
+            call.moves = Moves.begun_by(call.module, values, caller, passed)
+        if _is_one_sample(values):
+            call.items = items_of_loop(caller, call.module)
         if call.items is not None:
-            call.state = _state_of(call.module)
+            call.state = state_of(call.module)
 
     def _inspect(self, frame: FrameType, call: ModuleCall, values: list[Any]) -> None:
         tensors = [value for value in values if is_tensor(value)]
@@ -259,13 +276,15 @@ class ModuleCallLog:
         key = id(module)
         if key not in self._states:
             kept = (value for one in module.modules() for value in vars(one).values())
-            self._states[key] = any(is_tensor(part) for value in kept for part in _parts(value))
+            pairs = (value[:2] if type(value) in (tuple, list) else (value,) for value in kept)
+            self._states[key] = any(is_tensor(part) for pair in pairs for part in pair)
         return self._states[key]
 
     @unseen
     def leave(self, call: ModuleCall, answer: Any = None) -> None:
         """The call has ended."""
         took_ns = self._now_ns() - call.started_ns
+        self._around -= 1
         drew = call.random_state is None or call.random_state != random_state()
         if drew:
             self._drew.update(call.keys)
@@ -281,6 +300,8 @@ class ModuleCallLog:
         if (sums.items is not None or sums.sliced) and self._depends(sums, call):
             sums.items, sums.sliced = None, False
         sums.sliced &= call.parts == sums.parts
+        if call.moves is not None and call.moves.changed(call.module):
+            sums.moves = None
         if call.same is not None:
             sums.same[call.same] += 1
             sums.same_ns += took_ns
@@ -298,16 +319,23 @@ class ModuleCallLog:
             sums.again_at = sums.again_at or call.again_at
             sums.repeated.append((took_ns, call.updated, self.backwards if call.builds_graph else None))
 
+    def differentiate(self, frame: FrameType, *, is_grad: bool) -> None:
+        """A backward begins, or ``torch.autograd.grad``, in this frame."""
+        self.backwards += 1
+        self.grads += is_grad
+        if any(sums.moves is not None for sums in self._sums.values()):
+            self._learned.look(() if is_grad else frame.f_locals.get("tensors"))
+
     def _depends(self, sums: _SiteSums, call: ModuleCall) -> bool:
         """Whether a call keeps something for the next one, or something between two calls may do so."""
         if sums.calls == 1:
-            sums.grads, sums.state = self.grads, _state_of(call.module)
+            sums.grads, sums.state = self.grads, state_of(call.module)
             return bool(call.state) and sums.state != call.state
         grads = self.grads - sums.grads
         if (self.backwards - grads, self.fetches) != sums.passed:
             return True
         # A gradient that is asked for alone accumulates nowhere, unless the program updates its weights by it.
-        return grads > 0 and _state_of(call.module) != sums.state
+        return grads > 0 and state_of(call.module) != sums.state
 
     @property
     def sites(self) -> list[Site]:
@@ -345,6 +373,7 @@ class ModuleCallLog:
                 growing_ns=sums.growing_ns,
                 padded_ns=round(sum(took * share for took, share in sums.padded)) if sums.padded else None,
                 builds_graph=sums.builds_graph,
+                rolls_out=self._learned.learns_from(sums.moves),
                 drops_value=drops_value(sums.kind, code.co_filename, line),
                 number=numbers.setdefault(module, len(numbers)),
                 draws=sums.draws,
@@ -368,33 +397,4 @@ def _is_one_sample(values: list[Any]) -> bool:
         and all(len(one) == 1 if one.dim() > 1 else one.is_floating_point() or not one.dim() for one in tensors)
         and all(one.dim() <= 3 for one in tensors)
         and all(value is None or issubclass(type(value), bool | int | float | str) for value in others)
-    )
-
-
-def _state_of(module: Any) -> tuple[Any, ...]:
-    """Changes when a module keeps something of a call, as a tensor that it sets or fills, and with its parameters."""
-    kept = (
-        value
-        for one in module.modules()
-        for value in (*vars(one).values(), *one.buffers(recurse=False), *one.parameters(recurse=False))
-    )
-    return tuple((id(value), _changes_of(value)) for value in kept)
-
-
-def _changes_of(value: Any) -> int:
-    if is_tensor(value):
-        return version_of(value)
-    return len(value) if isinstance(value, list | dict) else 0
-
-
-def _parts(value: Any) -> tuple[Any, ...]:
-    return tuple(value[:2]) if type(value) in (tuple, list) else (value,)
-
-
-def has_active_dropout(module: Any) -> bool:
-    """Whether a module, or one in it, drops elements at random now."""
-    return any(
-        one.training and vars(one).get("p", vars(one).get("dropout", 0))
-        for one in module.modules()
-        if "Dropout" in type(one).__name__ or type(vars(one).get("dropout")) is float
     )

@@ -57,6 +57,47 @@ def items_of_loop(frame: FrameType, module: Any) -> int | None:
     return max(found, default=None)
 
 
+def feeds_itself(frame: FrameType, module: Any) -> bool:
+    """Whether a loop calls a module in ``frame`` with what it makes of the answer to the call before: a rollout.
+
+    As an action leads to the next observation, through whatever an environment does. Between the loop and the model may
+    be functions that return what they make of the answer, or keep it in an object.
+    """
+    called: Any = module
+    scope: dict[str, Any]
+    users = (one for one in frames_outwards(frame) if owner_of(one.f_code.co_filename) == USER)
+    for _, one in zip(range(1 + _MAX_HELPERS), users, strict=False):
+        line, code, scope = line_of(one), one.f_code, {**one.f_globals, **one.f_locals}
+        call = _Call(line, called, scope, frozenset())
+        loops = (node for node in ast.walk(parsed(code.co_filename)) if isinstance(node, ast.For | ast.While))
+        around = (node for node in loops if code.co_firstlineno <= node.lineno <= line <= (node.end_lineno or 0))
+        if any(_feeds(node.body, call, in_object=False) for node in around):
+            return True
+        function = next((node for node in ast.walk(parsed(code.co_filename)) if _is_source_of(node, code)), None)
+        if function is None:
+            return False
+        if _feeds(function.body, call, in_object=True):
+            return True
+        answers = _Flow(call, set(), answers=True)
+        answers.run(function.body)
+        returned = (node.value for node in ast.walk(function) if isinstance(node, ast.Return))
+        if not any(value is not None and answers.reads(value) for value in returned):
+            return False
+        called = code
+    return False
+
+
+def _feeds(body: list[ast.stmt], call: _Call, *, in_object: bool) -> bool:
+    """Whether what is passed to a call follows from an answer in the round before; ``in_object``: kept in an object."""
+    before = _Flow(call, set(), answers=True)
+    before.run(body)
+    # A method of the object itself may do anything with an answer: it is not followed.
+    marked = {path for path in before.marked if path != "self" and (not in_object or path.startswith("self."))}
+    after = _Flow(call, marked, answers=False)
+    after.run(body)
+    return after.passed
+
+
 def _items(frame: FrameType, called: Any, reads: frozenset[str]) -> list[int]:
     """The lengths of the loops in a frame that call a module or a function for one item each."""
     line = line_of(frame)
@@ -252,7 +293,7 @@ class _Flow:
         return any(path == one or path.startswith(one + ".") for one in self.marked) if path else False
 
     def _statement(self, node: ast.stmt) -> None:
-        if isinstance(node, ast.For | ast.If | ast.With):
+        if isinstance(node, ast.For | ast.While | ast.If | ast.With):
             self._block(node)
             return
         self.follow(node)
@@ -262,7 +303,7 @@ class _Flow:
             for target in (name for one in targets for name in _names(one)):
                 self._assign(target, marks, replaces=not isinstance(node, ast.AugAssign))
 
-    def _block(self, node: ast.For | ast.If | ast.With) -> None:
+    def _block(self, node: ast.For | ast.While | ast.If | ast.With) -> None:
         if isinstance(node, ast.With):
             for item in node.items:
                 self.follow(item.context_expr)
@@ -271,13 +312,13 @@ class _Flow:
             self.run(node.body)
             return
         before = set(self.marked)
-        condition = node.test if isinstance(node, ast.If) else node.iter
+        condition = node.iter if isinstance(node, ast.For) else node.test
         self.follow(condition)
         marks = self.reads(condition)
-        if isinstance(node, ast.For):
+        if isinstance(node, ast.For | ast.While):
             # Twice: what the first round marks, the second reads.
             for _ in range(2):
-                for target in _names(node.target):
+                for target in _names(node.target) if isinstance(node, ast.For) else ():
                     self._assign(target, marks, replaces=True)
                 self.run(node.body)
             self.marked |= before

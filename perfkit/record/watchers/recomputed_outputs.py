@@ -25,7 +25,7 @@ from perfkit._location import Location
 from perfkit.ranges import dynamo
 from perfkit.record.input_slices import version_of
 from perfkit.record.program_values import is_plain, is_tensor, sample_of, unseen, values_in, without_modes
-from perfkit.record.samplers.module_calls import has_active_dropout
+from perfkit.record.samplers.module_state import has_active_dropout, normalizes_batch
 from perfkit.record.watchers.compilations import compiled_graphs
 from perfkit.run.records import RecomputedOutputs
 
@@ -274,8 +274,7 @@ def _state_of(module: Any) -> tuple[Any, ...]:
 
 def _is_random(module: Any) -> bool:
     """Whether equal inputs have different answers: with dropout, or normalized by the batch that they are in."""
-    by_batch = any(one.training and "BatchNorm" in type(one).__name__ for one in module.modules())
-    return by_batch or has_active_dropout(module)
+    return normalizes_batch(module) or has_active_dropout(module)
 
 
 def _reads_in_order(module: Any) -> bool:

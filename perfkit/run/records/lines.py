@@ -150,11 +150,11 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
         padded_ns: The part of ``host_ns`` that would not be without the padding that all rows of an input have at their
             end, if time follows their length; None where no input had a length (`padding_of_longest`) on a CPU.
         builds_graph: Whether gradients were enabled in the first call.
+        rolls_out: Whether the calls are a rollout that one backward goes through (`perfkit.record.samplers.rollouts`).
         drops_value: Whether it is a metric of torchmetrics, called in a statement that keeps nothing of its value.
         number: Equal for calls of the same object in the traced step; None: not recorded.
         draws: Whether random numbers were drawn in one of the calls, or that is not known.
-        passes_on: Whether an input of one of the calls needed a gradient, or something that the first one read and that
-            is no parameter of the module.
+        passes_on: Whether something that needed a gradient went into a call: an input, or what else the first one read.
         reached: Whether a backward of the step reached what the first call returned; None: not known.
     """
 
@@ -175,6 +175,7 @@ class ModuleCalls(msgspec.Struct, frozen=True, kw_only=True):
     growing_ns: Count = 0
     padded_ns: Count | None = None
     builds_graph: bool = True
+    rolls_out: bool = False
     drops_value: bool = False
     number: int | None = None
     draws: bool = False

@@ -82,7 +82,11 @@ def own_attribute(owner: Any, name: str, default: Any = None) -> Any:
         # To read it would run code, as of a property. A cached one has asked for the dictionary itself.
         if hasattr(type(of_class), "__set__") or hasattr(type(of_class), "__delete__"):
             return default
-        return getattr(owner, "__dict__", {}).get(name, default)
+        try:
+            # Not by `getattr`, which asks the class's own ``__getattribute__``.
+            return object.__getattribute__(owner, "__dict__").get(name, default)
+        except AttributeError:
+            return default
     try:
         found = object.__getattribute__(owner, name)
     except AttributeError:

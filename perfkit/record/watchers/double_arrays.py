@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import linecache
+import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from perfkit._location import Location
-from perfkit.record.program_values import is_plain, is_tensor, own_attributes, parts_of
+from perfkit.record.program_values import is_plain, is_tensor, own_attributes, parts_of, unseen
 from perfkit.record.samplers.source_lookup import MAX_FILES, MAX_LINES, last_name, nodes_of
 from perfkit.record.watchers._user_locals import locals_of, user_frames
 
@@ -34,9 +35,8 @@ _OTHER_TYPES = frozenset(
         "uint8",
     )
 )
-#: Values that are looked at for names: a program's variables, the attributes of its objects, and the parts of modules
-#: of some hundred layers (1 us each).
-_MAX_VALUES = 5_000
+#: How long values are looked at for names, once (chosen): some thousand variables, attributes and parts of modules.
+_MAX_NS = 5_000_000
 #: Parts of a tuple, a list or a dict of which each is looked at.
 _MAX_PARTS = 16
 
@@ -76,6 +76,7 @@ def _names_given(node: ast.AST) -> Iterator[str | None]:
         yield from (one.value for one in node.args[:1] if isinstance(one, ast.Constant) and isinstance(one.value, str))
 
 
+@unseen
 def names_of_doubles() -> frozenset[str]:
     """The names of the tensors in float64 that the running frames of the user's have, also as parts of their objects.
 
@@ -84,9 +85,8 @@ def names_of_doubles() -> frozenset[str]:
     waiting: deque[tuple[str, Any]] = deque(pair for frame in user_frames() for pair in locals_of(frame))
     found: set[str] = set()
     seen: set[int] = set()
-    for _ in range(_MAX_VALUES):
-        if not waiting:
-            break
+    until_ns = time.perf_counter_ns() + _MAX_NS
+    while waiting and time.perf_counter_ns() < until_ns:
         name, value = waiting.popleft()
         if is_tensor(value):
             if is_plain(value) and value.dtype is torch.float64:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from perfkit._location import Location
-from perfkit.record.program_values import is_plain, is_tensor, own_attributes, parts_of, unseen
+from perfkit.record.program_values import is_plain, is_tensor, own_attribute, own_attributes, parts_of, unseen
 from perfkit.record.samplers.source_lookup import MAX_FILES, MAX_LINES, last_name, nodes_of
 from perfkit.record.watchers._user_locals import locals_of, user_frames
 
@@ -110,7 +110,7 @@ def _parts_of(name: str, value: Any) -> list[tuple[str, Any]]:
         inside = (pair for part in list(own.values()) if type(part) is dict for pair in list(part.items()))
         return [*own.items(), *inside]
     if issubclass(kind, torch.utils.data.DataLoader):
-        return [(name, vars(value).get("dataset"))]
+        return [(name, own_attribute(value, "dataset"))]
     if issubclass(kind, torch.utils.data.TensorDataset):
-        return [(name, vars(value).get("tensors"))]
+        return [(name, own_attribute(value, "tensors"))]
     return list(own_attributes(value).items())

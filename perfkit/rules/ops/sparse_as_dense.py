@@ -125,7 +125,7 @@ def _advice(one: SparseInput, matrices: int) -> str:
 
 
 def _is_of_attention(row: OpWorkTime, one: SparseInput) -> bool:
-    """Whether the op is no product, belongs to the class or function of the attention, and is on all of its pairs."""
+    """Whether the op, other than a product, runs on all pairs in the class or function of the attention."""
     if row.at is None or row.at.file != one.file or row.op in _PRODUCTS:
         return False
     if row.at.function is None or _owner(row.at.function) != _owner(one.function):

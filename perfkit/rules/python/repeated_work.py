@@ -90,7 +90,7 @@ def check(step: StepBudget, lines: Lines, ledger: Ledger | None = None, rank: Ra
     for outputs in lines.recomputed_outputs:
         groups.setdefault((outputs.module, outputs.file, outputs.function, outputs.of), []).append(outputs)
     for group in groups.values():
-        # Ops of one line hide the others: what they are told to call once is the module, or what calls it.
+        # A finding on ops of one of the lines hides the others: both advise to call the module, or its caller, once.
         if not any(known & {(outputs.file, outputs.line), (outputs.file, outputs.function)} for outputs in group):
             of_lines = [one for outputs in group if (one := _called_again(outputs, lines, step)) is not None]
             yield from _of_outputs(step, sorted(of_lines, key=lambda one: -one.ns), rank)
